@@ -3,7 +3,7 @@
 //!
 //! # Place
 //!
-//! A caller of the engine installs a token for its thread ([`Interrupt::heeded`]). Code with long
+//! A caller of the engine installs a token for its thread ([`Interrupt::run`]). Code with long
 //! waits calls [`is_interrupted`], and gives up if that loses nothing. No function in between
 //! passes the token on.
 //!
@@ -11,13 +11,14 @@
 //!
 //! - **I1** A token belongs to one thread for the duration of one call. A thread of the engine has
 //!   no token, even while a thread with a token waits for it. Work that a thread does for other
-//!   threads runs without the token ([`shielded`]).
+//!   threads runs without the token ([`without_cancel`]).
 //! - **I2** [`is_interrupted`] changes no state and may be called in any loop. Without a token, the
 //!   call costs one read of a cell.
 //! - **I3** A wait for a device gives up only in a read, in work that may fail at each of its reads
-//!   ([`Interrupt::heed_fully`]). An operation that changes something reads before it begins to
-//!   change. What has to finish runs without the token ([`shield`]): writes and flushes of devices,
-//!   commits, logs and writeback. So does a read with a failure that would outlast the call.
+//!   ([`Interrupt::enter_fully`]). An operation that changes something reads before it begins to
+//!   change. What has to finish runs without the token ([`suspend_cancel`]): writes and flushes of
+//!   devices, commits, logs and writeback. So does a read with a failure that would outlast the
+//!   call.
 //! - **I4** Work that has to finish and may wait long runs on a thread of its own while the caller
 //!   may give up ([`outlived`]). The caller gives up its wait, and the work goes on.
 
@@ -47,21 +48,21 @@ enum Source {
 
 /// The token of a thread.
 #[derive(Clone, Debug)]
-struct Heeded {
+struct ThreadToken {
     token: Interrupt,
     /// Whether waits for a device give up, too (I3).
     is_full: bool,
 }
 
 thread_local! {
-    static HEEDED: RefCell<Option<Heeded>> = const { RefCell::new(None) };
+    static TOKEN: RefCell<Option<ThreadToken>> = const { RefCell::new(None) };
 }
 
 /// Keeps a token installed for the thread that made this value, until the value is dropped.
 #[derive(Debug)]
-#[must_use = "interrupts are not heeded any more once it is dropped"]
-pub struct Heeding {
-    before: Option<Heeded>,
+#[must_use = "the token counts no more once it is dropped"]
+pub struct CancelScope {
+    before: Option<ThreadToken>,
     /// Makes the type `!Send`, because the token belongs to the thread.
     stays: PhantomData<*const ()>,
 }
@@ -106,53 +107,53 @@ impl Interrupt {
 
     /// Runs `work` with this token installed. Waits inside `work` give up once the work is no
     /// longer wanted.
-    pub fn heeded<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _heeding = self.heed();
+    pub fn run<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _scope = self.enter();
         work()
     }
 
     /// Installs this token for the thread until the returned value is dropped. Of nested tokens
     /// only the innermost counts.
-    pub fn heed(&self) -> Heeding {
+    pub fn enter(&self) -> CancelScope {
         self.install(false)
     }
 
-    /// As [`Self::heed`], but waits for a device give up, too, and the work fails then (I3). This
+    /// As [`Self::enter`], but waits for a device give up, too, and the work fails then (I3). This
     /// is for operations on names and files, and for threads of a device.
-    pub fn heed_fully(&self) -> Heeding {
+    pub fn enter_fully(&self) -> CancelScope {
         self.install(true)
     }
 
-    fn install(&self, is_full: bool) -> Heeding {
-        let before = HEEDED.replace(Some(Heeded { token: self.clone(), is_full }));
-        Heeding { before, stays: PhantomData }
+    fn install(&self, is_full: bool) -> CancelScope {
+        let before = TOKEN.replace(Some(ThreadToken { token: self.clone(), is_full }));
+        CancelScope { before, stays: PhantomData }
     }
 }
 
-impl Drop for Heeding {
+impl Drop for CancelScope {
     fn drop(&mut self) {
-        HEEDED.set(self.before.take());
+        TOKEN.set(self.before.take());
     }
 }
 
 /// Runs `work` without the token of this thread. This is for work with a result that other threads
 /// need, so that an interrupt of this thread does not end the work.
-pub fn shielded<R>(work: impl FnOnce() -> R) -> R {
-    let _shield = shield();
+pub fn without_cancel<R>(work: impl FnOnce() -> R) -> R {
+    let _suspended = suspend_cancel();
     work()
 }
 
-/// As [`shielded`], until the returned value is dropped.
-pub fn shield() -> Heeding {
-    Heeding { before: HEEDED.take(), stays: PhantomData }
+/// As [`without_cancel`], until the returned value is dropped.
+pub fn suspend_cancel() -> CancelScope {
+    CancelScope { before: TOKEN.take(), stays: PhantomData }
 }
 
 /// Runs `work` with the token of this thread, but waits for a device do not give up: the work
 /// changes something from its begin on.
 pub fn keeping_devices<R>(work: impl FnOnce() -> R) -> R {
-    let before = HEEDED.take();
-    HEEDED.set(before.clone().map(|heeded| Heeded { is_full: false, ..heeded }));
-    let _heeding = Heeding { before, stays: PhantomData };
+    let before = TOKEN.take();
+    TOKEN.set(before.clone().map(|own| ThreadToken { is_full: false, ..own }));
+    let _scope = CancelScope { before, stays: PhantomData };
     work()
 }
 
@@ -170,7 +171,7 @@ pub fn outlived<R: Send + 'static>(
     unwanted: impl FnOnce(R) + Send + 'static,
 ) -> Option<R> {
     if !may_abandon() {
-        return Some(shielded(work));
+        return Some(without_cancel(work));
     }
     let shared = Arc::new(Outlived {
         work: Mutex::new(Some((work, unwanted))),
@@ -179,7 +180,7 @@ pub fn outlived<R: Send + 'static>(
     });
     let helper = Arc::clone(&shared);
     if spawn(name, move || helper.run()).is_err() {
-        shielded(|| shared.run());
+        without_cancel(|| shared.run());
     }
     let mut end = shared.end.lock();
     loop {
@@ -240,8 +241,8 @@ impl<W: FnOnce() -> R, U: FnOnce(R), R> Outlived<W, U, R> {
 
 /// Returns whether this thread has a token.
 #[must_use]
-pub fn is_heeded() -> bool {
-    HEEDED.with_borrow(Option::is_some)
+pub fn has_token() -> bool {
+    TOKEN.with_borrow(Option::is_some)
 }
 
 /// Returns whether the work of this thread is no longer wanted.
@@ -249,15 +250,15 @@ pub fn is_heeded() -> bool {
 pub fn is_interrupted() -> bool {
     // The token is cloned instead of borrowed, because the asked function may install another
     // token.
-    let heeded = HEEDED.with_borrow(Clone::clone);
-    heeded.is_some_and(|heeded| heeded.token.is_raised())
+    let own = TOKEN.with_borrow(Clone::clone);
+    own.is_some_and(|own| own.token.is_raised())
 }
 
 /// Returns whether this thread may give up a wait for a device (I3). A thread that may not need not
 /// check [`is_abandoned`] while it waits.
 #[must_use]
 pub fn may_abandon() -> bool {
-    HEEDED.with_borrow(|heeded| heeded.as_ref().is_some_and(|heeded| heeded.is_full))
+    TOKEN.with_borrow(|own| own.as_ref().is_some_and(|own| own.is_full))
 }
 
 /// Returns whether this thread shall give up a wait for a device (I3).
@@ -275,11 +276,11 @@ mod tests {
     fn belongs_to_a_thread_and_a_call() {
         let (outer, inner) = (Interrupt::new(), Interrupt::new());
         outer.clone().raise();
-        assert!(!is_interrupted(), "no interrupt is heeded");
-        outer.heeded(|| {
+        assert!(!is_interrupted(), "no token is installed");
+        outer.run(|| {
             assert!(is_interrupted());
-            inner.heeded(|| assert!(!is_interrupted()));
-            shielded(|| assert!(!is_interrupted()));
+            inner.run(|| assert!(!is_interrupted()));
+            without_cancel(|| assert!(!is_interrupted()));
             assert!(is_interrupted(), "the outer one again");
             std::thread::scope(|scope| {
                 scope.spawn(|| assert!(!is_interrupted(), "another thread"));
@@ -294,11 +295,11 @@ mod tests {
     fn only_some_work_abandons_a_device() {
         let token = Interrupt::new();
         token.raise();
-        token.heeded(|| assert!(is_interrupted() && !is_abandoned()));
-        let _heeding = token.heed_fully();
+        token.run(|| assert!(is_interrupted() && !is_abandoned()));
+        let _scope = token.enter_fully();
         assert!(is_abandoned());
-        shielded(|| assert!(!may_abandon() && !is_abandoned()));
-        token.heeded(|| assert!(!is_abandoned()));
+        without_cancel(|| assert!(!may_abandon() && !is_abandoned()));
+        token.run(|| assert!(!is_abandoned()));
         assert!(is_abandoned());
     }
 
@@ -310,8 +311,8 @@ mod tests {
         let by = || std::thread::current().id();
         let token = Interrupt::new();
         assert_eq!(outlived("helper", by, drop), Some(here));
-        assert_eq!(token.heeded(|| outlived("helper", by, drop)), Some(here));
-        let _heeding = token.heed_fully();
+        assert_eq!(token.run(|| outlived("helper", by, drop)), Some(here));
+        let _scope = token.enter_fully();
         assert_ne!(outlived("helper", by, drop).expect("it is wanted"), here);
         assert!(!keeping_devices(may_abandon) && may_abandon());
         let (go, waits) = std::sync::mpsc::channel::<()>();
@@ -333,7 +334,7 @@ mod tests {
     fn the_system_is_asked() {
         let even = Interrupt::asked(|number| number.is_multiple_of(2), 4);
         even.raise();
-        assert!(even.heeded(is_interrupted));
-        assert!(!Interrupt::asked(|number| number.is_multiple_of(2), 5).heeded(is_interrupted));
+        assert!(even.run(is_interrupted));
+        assert!(!Interrupt::asked(|number| number.is_multiple_of(2), 5).run(is_interrupted));
     }
 }

@@ -38,6 +38,6 @@ pub use event::Event;
 pub use interrupt::Interrupt;
 pub use latch::Latch;
 pub use range_set::RangeSet;
-pub use rank::{Held, Rank, Ranked};
+pub use rank::{Rank, Ranked, RankedGuard};
 pub use rng::Rng;
 pub use sector_set::SectorSet;

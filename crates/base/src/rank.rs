@@ -84,18 +84,18 @@ impl<T: ?Sized> Ranked<T> {
     ///
     /// In debug builds, if this thread holds an equal or inner rank (K1): a bug of the caller.
     #[track_caller]
-    pub fn lock(&self) -> Held<'_, T> {
+    pub fn lock(&self) -> RankedGuard<'_, T> {
         check_order(self.rank);
         let guard = self.mutex.lock();
-        Held { guard, mark: Mark::new(self.rank) }
+        RankedGuard { guard, mark: Mark::new(self.rank) }
     }
 
     /// Takes the lock if it is free, in any order.
     #[must_use = "a guard that is dropped at once guards nothing"]
     #[track_caller]
-    pub fn try_lock(&self) -> Option<Held<'_, T>> {
+    pub fn try_lock(&self) -> Option<RankedGuard<'_, T>> {
         let guard = self.mutex.try_lock()?;
-        Some(Held { guard, mark: Mark::new(self.rank) })
+        Some(RankedGuard { guard, mark: Mark::new(self.rank) })
     }
 
     /// Borrows the value of a mutex that nothing else can reach.
@@ -112,14 +112,15 @@ impl<T: fmt::Debug> fmt::Debug for Ranked<T> {
 
 /// Proof that the lock is held, for as long as the value lives.
 ///
-/// Functions that need a lock take `&Held<_>`, so the compiler checks that the caller holds it.
+/// Functions that need a lock take `&RankedGuard<_>`, so the compiler checks that the caller holds
+/// it.
 #[must_use = "a guard that is dropped at once guards nothing"]
-pub struct Held<'a, T: ?Sized> {
+pub struct RankedGuard<'a, T: ?Sized> {
     guard: MutexGuard<'a, T>,
     mark: Mark,
 }
 
-impl<T: ?Sized> Held<'_, T> {
+impl<T: ?Sized> RankedGuard<'_, T> {
     /// Gives the lock up until `signal` is notified, and takes it again.
     ///
     /// # Panics
@@ -132,24 +133,25 @@ impl<T: ?Sized> Held<'_, T> {
         signal.wait(&mut self.guard);
     }
 
-    /// Waits as [`Held::wait`] does, but for `limit` at most; returns whether a notification came
-    /// in time.
+    /// Waits as [`RankedGuard::wait`] does, but for `limit` at most; returns whether a notification
+    /// came in time.
     ///
     /// # Panics
     ///
-    /// As [`Held::wait`].
+    /// As [`RankedGuard::wait`].
     #[track_caller]
     pub fn wait_for(&mut self, signal: &Condvar, limit: Duration) -> bool {
         check_innermost(self.mark.rank);
         !signal.wait_for(&mut self.guard, limit).timed_out()
     }
 
-    /// Waits as [`Held::wait`] does. If this thread may abandon its wait (`interrupt::I3`), waits
-    /// for a moment only, and returns true: the caller then checks [`interrupt::is_abandoned`].
+    /// Waits as [`RankedGuard::wait`] does. If this thread may abandon its wait (`interrupt::I3`),
+    /// waits for a moment only, and returns true: the caller then checks
+    /// [`interrupt::is_abandoned`].
     ///
     /// # Panics
     ///
-    /// As [`Held::wait`].
+    /// As [`RankedGuard::wait`].
     #[track_caller]
     pub fn wait_a_while(&mut self, signal: &Condvar) -> bool {
         let may_abandon = interrupt::may_abandon();
@@ -162,7 +164,7 @@ impl<T: ?Sized> Held<'_, T> {
     }
 }
 
-impl<T: ?Sized> Deref for Held<'_, T> {
+impl<T: ?Sized> Deref for RankedGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -170,13 +172,13 @@ impl<T: ?Sized> Deref for Held<'_, T> {
     }
 }
 
-impl<T: ?Sized> DerefMut for Held<'_, T> {
+impl<T: ?Sized> DerefMut for RankedGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
     }
 }
 
-impl<T: ?Sized + fmt::Debug> fmt::Debug for Held<'_, T> {
+impl<T: ?Sized + fmt::Debug> fmt::Debug for RankedGuard<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }

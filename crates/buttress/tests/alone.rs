@@ -222,7 +222,7 @@ fn calls_of_the_engine_can_be_cancelled() {
     let interrupt = Interrupt::new();
     interrupt.raise();
     assert!(interrupt.is_raised());
-    let text = interrupt.heeded(|| fs.read_to_string("/file"));
+    let text = interrupt.run(|| fs.read_to_string("/file"));
     assert!(text.map_or_else(|error| error.kind() == ErrorKind::Interrupted, |it| it == "hello"));
 }
 

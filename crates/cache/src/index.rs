@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use buttress_base::sync::Condvar;
-use buttress_base::{CachePadded, Held, Rank, Ranked};
+use buttress_base::{CachePadded, Rank, Ranked, RankedGuard};
 
 use crate::units::{Epoch, OriginBlock, Slot};
 
@@ -400,7 +400,7 @@ impl Index {
     }
 
     /// Locks the shard of a block.
-    pub(crate) fn shard(&self, block: OriginBlock) -> Held<'_, Shard> {
+    pub(crate) fn shard(&self, block: OriginBlock) -> RankedGuard<'_, Shard> {
         let place = &*self.shards[Self::number(block)];
         let soon = || {
             // `try_lock` is exempt from the check of the lock order, so debug builds do not use it.
@@ -421,7 +421,7 @@ impl Index {
 
     /// Locks the shard of a block for background work. Foreground requests that wait for the lock
     /// now get it first.
-    pub(crate) fn shard_after(&self, block: OriginBlock) -> Held<'_, Shard> {
+    pub(crate) fn shard_after(&self, block: OriginBlock) -> RankedGuard<'_, Shard> {
         let place = &*self.shards[Self::number(block)];
         for look in 0..COURTESY {
             if place.waiting.load(Ordering::Relaxed) == 0 {

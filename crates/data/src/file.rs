@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use buttress_base::sync::{Condvar, RwLock, RwLockWriteGuard};
-use buttress_base::{Held, Rank, Ranked};
+use buttress_base::{Rank, Ranked, RankedGuard};
 use buttress_format::{Extent, Ino, InodeFlags, InodeItem, Key, Kind, Timespec, TreeId};
 use buttress_txn::{DataRef, Handle, Window};
 
@@ -321,7 +321,7 @@ impl File {
         handle.put(self.tree, self.item_key(), meta.encode());
     }
 
-    pub(crate) fn meta(&self) -> Held<'_, Meta> {
+    pub(crate) fn meta(&self) -> RankedGuard<'_, Meta> {
         self.meta.lock()
     }
 

@@ -19,7 +19,7 @@
 
 use std::ops::Range;
 
-use buttress_base::Held;
+use buttress_base::RankedGuard;
 use buttress_format::{InodeFlags, InodeItem};
 use buttress_txn::MetaReservation;
 
@@ -132,8 +132,8 @@ impl Files {
         &self,
         writing: Writing<'_>,
         (offset, data): (u64, &[u8]),
-        mut meta: Held<'_, Meta>,
-        mut dirty: Held<'_, Dirty>,
+        mut meta: RankedGuard<'_, Meta>,
+        mut dirty: RankedGuard<'_, Dirty>,
         stamp: impl FnOnce(&mut InodeItem),
     ) {
         let Writing { file, end, range, mut edges, reservation, .. } = writing;

@@ -112,7 +112,7 @@ impl Writeback {
     ) -> Result<()> {
         // The write that made the data dirty has already succeeded, so its writeback cannot be
         // cancelled.
-        interrupt::shielded(|| self.write_claimed(file, file.claim(), range, written))
+        interrupt::without_cancel(|| self.write_claimed(file, file.claim(), range, written))
     }
 
     /// As [`write_back`](Self::write_back), for a caller that has the claim.
@@ -148,7 +148,7 @@ impl Writeback {
     ///
     /// Each file keeps its own failure.
     pub fn write_back_many(&self, files: &[&File]) -> Written {
-        interrupt::shielded(|| self.write_many(files))
+        interrupt::without_cancel(|| self.write_many(files))
     }
 
     fn write_many(&self, files: &[&File]) -> Written {

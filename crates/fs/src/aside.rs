@@ -60,7 +60,7 @@ pub(crate) fn aside<R: Send + 'static>(
     unwanted: impl FnOnce(Result<R>) + Send + 'static,
 ) -> Result<R> {
     let running = if is_aside(engine) { Running::begin() } else { None };
-    let Some(running) = running else { return interrupt::shielded(work) };
+    let Some(running) = running else { return interrupt::without_cancel(work) };
     let counted = move || {
         let _running = running;
         work()

@@ -99,7 +99,7 @@ impl Cleaner {
 
     fn clean(&self, work: ToClean) {
         // A caller that gives up must not leave the inode to the next mount.
-        let _shield = interrupt::shield();
+        let _suspended = interrupt::suspend_cancel();
         match work {
             ToClean::Inode(id) => {
                 if let Err(error) = self.clean_inode(id) {

@@ -75,7 +75,7 @@ impl Space {
         // operation that frees space need not write back, because unused reservations never make it
         // fail (`reserve::P4`).
         if class == ReserveClass::Normal && !self.engine.has_flusher() {
-            self.engine.expect_wanted()?;
+            self.engine.check_cancelled()?;
             self.writeback.write_all();
             self.times.put_set();
         }
@@ -110,13 +110,13 @@ impl Space {
     ///
     /// As [`free_all_possible`](Self::free_all_possible).
     pub(crate) fn show_quota(&self, tree: TreeId) -> Result<()> {
-        self.engine.expect_wanted()?;
+        self.engine.check_cancelled()?;
         // Deleted files count until they are cleaned.
         self.cleaner.clean_all();
         if !self.engine.commit_may_free_quota(tree) {
             return Ok(());
         }
-        self.engine.expect_wanted()?;
+        self.engine.check_cancelled()?;
         self.writeback.write_all();
         self.times.put_set();
         self.engine.commit_while_wanted()?;
@@ -130,9 +130,9 @@ impl Space {
     ///
     /// The errors of a commit. `Interrupted` if the caller is cancelled before the next step.
     pub(crate) fn free_all_possible(&self) -> Result<()> {
-        self.engine.expect_wanted()?;
+        self.engine.check_cancelled()?;
         self.cleaner.clean_all();
-        self.engine.expect_wanted()?;
+        self.engine.check_cancelled()?;
         self.writeback.write_all();
         self.times.put_set();
         self.engine.commit_while_wanted()?;

@@ -89,7 +89,7 @@ pub(crate) fn serve<X: Exchange>(front: &Arc<FrontEnd>, exchange: X) {
         Ok(operation) => operation,
         Err(errno) => return exchange.answer(Err(errno)),
     };
-    let _heeding = if gives_up(&operation) { killed::heed_fully(head.task) } else { None };
+    let _scope = if gives_up(&operation) { killed::enter_fully(head.task) } else { None };
     match operation {
         Operation::Read(how) => bytes::read(front, exchange, how),
         Operation::Write { how, .. } => bytes::write(front, exchange, how),

@@ -29,7 +29,7 @@
 use std::fs;
 
 use buttress_base::Interrupt;
-use buttress_base::interrupt::Heeding;
+use buttress_base::interrupt::CancelScope;
 use buttress_protocol::WriteFlags;
 
 /// `SIGKILL` in a set of signals as the kernel prints it.
@@ -37,18 +37,18 @@ const KILLED: u64 = 1 << (9 - 1);
 
 /// Associates this thread with the task that the kernel's request names, until the returned value
 /// is dropped. Requests of the kernel itself have no task.
-pub(crate) fn heed(task: u32) -> Option<Heeding> {
-    (task != 0).then(|| Interrupt::asked(is_killed, task).heed())
+pub(crate) fn enter(task: u32) -> Option<CancelScope> {
+    (task != 0).then(|| Interrupt::asked(is_killed, task).enter())
 }
 
-/// As [`heed`], for a request that gives up its waits for devices, too (K4).
-pub(crate) fn heed_fully(task: u32) -> Option<Heeding> {
-    (task != 0).then(|| Interrupt::asked(is_killed, task).heed_fully())
+/// As [`enter`], for a request that gives up its waits for devices, too (K4).
+pub(crate) fn enter_fully(task: u32) -> Option<CancelScope> {
+    (task != 0).then(|| Interrupt::asked(is_killed, task).enter_fully())
 }
 
-/// As [`heed_fully`], for a write (K3).
-pub(crate) fn heed_write(task: u32, how: WriteFlags) -> Option<Heeding> {
-    if how.contains(WriteFlags::CACHE) { None } else { heed_fully(task) }
+/// As [`enter_fully`], for a write (K3).
+pub(crate) fn enter_write(task: u32, how: WriteFlags) -> Option<CancelScope> {
+    if how.contains(WriteFlags::CACHE) { None } else { enter_fully(task) }
 }
 
 /// Whether a task is about to die of a signal.
@@ -84,7 +84,7 @@ mod tests {
         );
         assert_eq!(pending(b"Name:\tdd\n"), None);
         assert!(!is_killed(std::process::id()) && !is_killed(u32::MAX));
-        assert!(heed(0).is_none(), "the kernel's own requests");
-        assert!(heed_write(1, WriteFlags::CACHE).is_none(), "from its cache");
+        assert!(enter(0).is_none(), "the kernel's own requests");
+        assert!(enter_write(1, WriteFlags::CACHE).is_none(), "from its cache");
     }
 }

@@ -395,7 +395,7 @@ impl Maintenance {
         // space.
         let whole = old.len + self.engine().row_slack();
         let mut reservation =
-            buttress_base::interrupt::shielded(|| self.engine().reserve_data(whole))?;
+            buttress_base::interrupt::without_cancel(|| self.engine().reserve_data(whole))?;
         // A superblock copy may cut the free space of the first new chunk into pieces, but not the
         // free space of a second chunk.
         let mut tries = 0..2;

@@ -175,7 +175,7 @@ pub(crate) struct Core {
     pub(crate) floor: Ranked<CommitNumber>,
     /// This writer's local log. It is set after a commit contains the writes of an earlier log.
     pub(crate) log: OnceLock<Log>,
-    /// Raised when the wait for the store is given up. The threads of the volume heed it.
+    /// Raised when the wait for the store is given up. The threads of the volume check it.
     pub(crate) given_up: Interrupt,
     /// The folder of the local log, and the entry for it in manifests.
     pub(crate) cache: Option<Cache>,

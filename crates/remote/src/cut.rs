@@ -74,7 +74,7 @@ impl Core {
     /// same time share one commit.
     fn cut_until(&self, wanted: u64, checkpoint: bool) -> Result<()> {
         let mut last = self.last.lock();
-        let _heeding = self.given_up.heed_fully();
+        let _scope = self.given_up.enter_fully();
         let plan = {
             let mut state = self.state.lock();
             self.check(&state)?;

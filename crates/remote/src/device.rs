@@ -149,7 +149,7 @@ impl RemoteDevice {
             disk.release();
         }
         if self.core.options.write {
-            let _heeding = self.core.given_up.heed_fully();
+            let _scope = self.core.given_up.enter_fully();
             let shown = claim::end(&self.core.chain, self.core.epoch, &self.core.writer);
             if let Err(error) = shown {
                 tracing::debug!(%error, "the writer's sign stays until it is old");
@@ -499,7 +499,7 @@ impl Core {
 fn spawn(core: &Core, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let given_up = core.given_up.clone();
     let work = move || {
-        let _heeding = given_up.heed_fully();
+        let _scope = given_up.enter_fully();
         work();
     };
     Builder::new().name(name.to_owned()).spawn(work).map_err(|source| {

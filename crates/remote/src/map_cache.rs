@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use buttress_base::Held;
+use buttress_base::RankedGuard;
 use bytes::Bytes;
 
 use crate::core::{Core, State};
@@ -112,7 +112,7 @@ impl Core {
     }
 
     /// Locks the state when all pages of a range are in memory.
-    pub(crate) fn with_pages(&self, first: Sector, count: u64) -> Result<Held<'_, State>> {
+    pub(crate) fn with_pages(&self, first: Sector, count: u64) -> Result<RankedGuard<'_, State>> {
         loop {
             let state = self.state.lock();
             let Some(missing) = state.map.missing(first, count) else { return Ok(state) };

@@ -8,7 +8,7 @@
 //!   segment is empty. These segments are still to be sent to the store or logged. A writer also
 //!   waits while the local log is full.
 
-use buttress_base::{Held, clock};
+use buttress_base::{RankedGuard, clock};
 
 use crate::core::{Core, NodeIds, State};
 use crate::error::Result;
@@ -144,7 +144,7 @@ impl Core {
     }
 
     /// Waits until there is room for a write (X2), with its pages in memory.
-    fn room(&self, first: Sector, count: u64) -> Result<Held<'_, State>> {
+    fn room(&self, first: Sector, count: u64) -> Result<RankedGuard<'_, State>> {
         let mut has_asked = false;
         loop {
             let mut state = self.with_pages(first, count)?;

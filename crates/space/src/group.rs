@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use buttress_base::sync::Condvar;
-use buttress_base::{Held, Rank, Ranked};
+use buttress_base::{Rank, Ranked, RankedGuard};
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 
 use crate::account::{Counts, SharedAccount};
@@ -358,11 +358,11 @@ impl Group {
         }
     }
 
-    pub(crate) fn lock(&self) -> Held<'_, State> {
+    pub(crate) fn lock(&self) -> RankedGuard<'_, State> {
         self.state.lock()
     }
 
-    pub(crate) fn try_lock(&self) -> Option<Held<'_, State>> {
+    pub(crate) fn try_lock(&self) -> Option<RankedGuard<'_, State>> {
         self.state.try_lock()
     }
 

@@ -7,7 +7,7 @@ pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use buttress_base::sync::Condvar;
-use buttress_base::{Held, Rank, Ranked};
+use buttress_base::{Rank, Ranked, RankedGuard};
 
 /// The lock of one queue.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ impl<T> Lock<T> {
         Self(Ranked::new(Rank::SpaceInfo, value))
     }
 
-    pub(crate) fn lock(&self) -> Held<'_, T> {
+    pub(crate) fn lock(&self) -> RankedGuard<'_, T> {
         self.0.lock()
     }
 }
@@ -34,7 +34,7 @@ impl Event {
 
     /// Releases the lock until the event is raised, or until `limit` is over. Returns false if
     /// `limit` is over.
-    pub(crate) fn wait_for<T>(&self, guard: &mut Held<'_, T>, limit: Duration) -> bool {
+    pub(crate) fn wait_for<T>(&self, guard: &mut RankedGuard<'_, T>, limit: Duration) -> bool {
         guard.wait_for(&self.0, limit)
     }
 }

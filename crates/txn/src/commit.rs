@@ -64,7 +64,7 @@ impl Engine {
     /// Runs `change`, which must change something, and commits at once. No other commit and no log
     /// comes between the change and its commit.
     pub fn commit_after<R>(&self, change: impl FnOnce() -> R) -> Result<R> {
-        let _shield = interrupt::shield();
+        let _suspended = interrupt::suspend_cancel();
         self.check_writable()?;
         let barred = self.unwritten.bar();
         let mut state = self.commit.lock();
@@ -87,7 +87,7 @@ impl Engine {
         // The check runs even if there is nothing to commit. Otherwise tests would meet a violation
         // only by chance.
         crate::open_handles::expect_none("handle::H2: a commit is waited for");
-        let _shield = interrupt::shield();
+        let _suspended = interrupt::suspend_cancel();
         self.check_unlatched()?;
         let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
         if !self.learning.is_known() && !is_counted() {

@@ -359,7 +359,7 @@ impl Engine {
     /// [`commit`](Self::commit).
     pub fn commit_while_wanted(&self) -> Result<Generation> {
         let wanted = self.view.load().generation();
-        while interrupt::is_heeded()
+        while interrupt::has_token()
             && self.published() < wanted
             && self.view.load().frozen().is_some()
         {
@@ -380,7 +380,7 @@ impl Engine {
     /// # Errors
     ///
     /// [`Error::Interrupted`].
-    pub fn expect_wanted(&self) -> Result<()> {
+    pub fn check_cancelled(&self) -> Result<()> {
         if interrupt::is_interrupted() { Err(self.interrupted()) } else { Ok(()) }
     }
 
@@ -391,7 +391,7 @@ impl Engine {
 
     /// Whether a ticket that waits, and may give up, is still wanted (F4).
     fn check_wanted(&self, waiter: &impl Waits) -> Result<()> {
-        if waiter.may_give_up() { self.expect_wanted() } else { Ok(()) }
+        if waiter.may_give_up() { self.check_cancelled() } else { Ok(()) }
     }
 
     /// Waits briefly for readers, which keep freed space pinned only for one operation. Returns

@@ -115,7 +115,7 @@ impl Engine {
         }
         let begun = clock::now();
         // A caller that gives up must not make the volume read-only (K3).
-        match interrupt::shielded(|| self.learn_all()) {
+        match interrupt::without_cancel(|| self.learn_all()) {
             Ok(groups) => {
                 let millis = clock::since(begun).as_millis() as u64;
                 tracing::info!(groups, millis, "the block groups are known");

@@ -79,7 +79,7 @@ impl Engine {
             return;
         }
         // A caller that gives up must not exclude the group (D3).
-        if let Err(error) = interrupt::shielded(|| self.load_group(group)) {
+        if let Err(error) = interrupt::without_cancel(|| self.load_group(group)) {
             tracing::error!(start = %group.start(), %error, "nothing is allocated in a damaged block group");
             self.counters.note_unreadable();
             self.space.exclude_damaged(group);

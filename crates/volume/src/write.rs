@@ -219,7 +219,7 @@ impl Volume {
         let is_written = |device: &&Arc<VolumeDevice>| !device.is_lost() && !device.is_seed();
         for device in self.devices().iter().filter(is_written) {
             self.counters.flush();
-            let flushed = interrupt::shielded(|| device.device.flush());
+            let flushed = interrupt::without_cancel(|| device.device.flush());
             let flushed = flushed.or_else(|source| self.flush_failed(device, source));
             outcome = outcome.and(flushed);
         }
@@ -235,7 +235,7 @@ impl Volume {
     pub fn upload(&self) -> Result<(), Error> {
         let mut outcome = Ok(());
         for device in self.devices().iter().filter(|device| !device.is_lost()) {
-            let uploaded = interrupt::shielded(|| device.device.upload());
+            let uploaded = interrupt::without_cancel(|| device.device.upload());
             let failed = |source| Error::Device { device: device.id, source };
             outcome = outcome.and(uploaded.map_err(failed));
         }
@@ -254,7 +254,7 @@ impl Volume {
         for gap in &gaps {
             let device = &gap.device;
             self.counters.discard(gap.len);
-            interrupt::shielded(|| device.device.discard(gap.offset, gap.len)).map_err(
+            interrupt::without_cancel(|| device.device.discard(gap.offset, gap.len)).map_err(
                 |source| {
                     self.counters.io_failure();
                     Error::Mirror {
@@ -283,7 +283,7 @@ impl Volume {
             return Ok(());
         };
         self.counters.discard(len);
-        interrupt::shielded(|| device.device.discard(offset, len)).map_err(|source| {
+        interrupt::without_cancel(|| device.device.discard(offset, len)).map_err(|source| {
             self.counters.io_failure();
             Error::Mirror { logical: Logical(0), mirror: 0, device: id, source }
         })
@@ -386,7 +386,7 @@ impl Volume {
             return Ok(());
         }
         let (requests, firsts) = self.requests(transfers);
-        let written = interrupt::shielded(|| device.device.write_many(&requests));
+        let written = interrupt::without_cancel(|| device.device.write_many(&requests));
         written.or_else(|refused| self.write_failed(device, &firsts, refused))
     }
 
@@ -399,7 +399,7 @@ impl Volume {
     ) -> Result<(), NotDurable> {
         let (requests, firsts) = self.requests(transfers);
         self.counters.flush();
-        let written = interrupt::shielded(|| device.device.write_many_and_flush(&requests));
+        let written = interrupt::without_cancel(|| device.device.write_many_and_flush(&requests));
         written.or_else(|why| match why {
             Unfinished::Write(refused) => {
                 self.write_failed(device, &firsts, refused).map_err(NotDurable::Write)

@@ -40,7 +40,7 @@ pub struct DataMismatch {
 
 /// Fails if the program that reads is about to end (`base::interrupt::I3`). Waits for other
 /// threads check this.
-pub(super) fn expect_wanted() -> Result<()> {
+pub(super) fn check_cancelled() -> Result<()> {
     if interrupt::is_abandoned() { Err(buttress_txn::Error::Interrupted.into()) } else { Ok(()) }
 }
 
@@ -274,7 +274,7 @@ impl Reader {
                         }
                     }
                     self.pages.wait(Logical(first));
-                    expect_wanted()?;
+                    check_cancelled()?;
                     continue;
                 }
             };

@@ -15,7 +15,7 @@ use buttress_base::AlignedBuf;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::{Compression, Extent, Logical};
 
-use super::read::expect_wanted;
+use super::read::check_cancelled;
 use super::read_plan::{PackedPart, Source};
 use super::unpacked::{UnpackClaim, UnpackedKey, UnpackedLookup};
 use crate::compress::{RAM_BYTES_MAX, decompress};
@@ -78,7 +78,7 @@ impl Reader {
                         UnpackedLookup::Ready(content) => break place(part, &content),
                         UnpackedLookup::Busy => {
                             self.unpacked.wait(key);
-                            expect_wanted()?;
+                            check_cancelled()?;
                         }
                         UnpackedLookup::Claimed(claim) => {
                             let Some(region) = part.mapping.region() else { break };

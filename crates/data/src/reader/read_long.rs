@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use buttress_format::Logical;
 
-use super::read::expect_wanted;
+use super::read::check_cancelled;
 use super::read_plan::{RUN_BYTES_MAX, Run, Source};
 use crate::error::Result;
 use crate::pages::{PageLookup, Purpose, RunClaim};
@@ -41,7 +41,7 @@ impl Reader {
             }
             if let Some(first) = busy.first() {
                 self.pages.wait(Logical(first.start));
-                expect_wanted()?;
+                check_cancelled()?;
             }
             todo = busy;
         }

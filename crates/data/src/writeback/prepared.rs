@@ -123,10 +123,10 @@ impl Writeback {
     /// As [`write_back`](Self::write_back).
     pub fn prepare_data<'f>(&'f self, file: &'f File) -> Result<Option<PreparedData<'f>>> {
         // The writes of the program have already succeeded, so the preparation cannot be cancelled.
-        interrupt::shielded(|| self.prepare_shielded(file))
+        interrupt::without_cancel(|| self.prepare_without_cancel(file))
     }
 
-    fn prepare_shielded<'f>(&'f self, file: &'f File) -> Result<Option<PreparedData<'f>>> {
+    fn prepare_without_cancel<'f>(&'f self, file: &'f File) -> Result<Option<PreparedData<'f>>> {
         let claim = file.claim();
         if !self.may_wait_for_log(file) {
             self.write_claimed(file, claim, 0..u64::MAX, &mut Written::default())?;

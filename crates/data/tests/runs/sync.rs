@@ -11,19 +11,19 @@ pub(crate) use shuttle::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Ranked<T>(shuttle::sync::Mutex<T>);
 
-pub(crate) struct Held<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
+pub(crate) struct RankedGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
 
 impl<T> Ranked<T> {
     pub(crate) fn new(_: Rank, value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
 
-    pub(crate) fn lock(&self) -> Held<'_, T> {
-        Held(Some(self.0.lock().expect("no poison")))
+    pub(crate) fn lock(&self) -> RankedGuard<'_, T> {
+        RankedGuard(Some(self.0.lock().expect("no poison")))
     }
 }
 
-impl<T> Held<'_, T> {
+impl<T> RankedGuard<'_, T> {
     pub(crate) fn wait(&mut self, changed: &Condvar) {
         let held = self.0.take().expect("held");
         self.0 = Some(changed.0.wait(held).expect("no poison"));
@@ -36,7 +36,7 @@ impl<T> Held<'_, T> {
     }
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for RankedGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -44,7 +44,7 @@ impl<T> Deref for Held<'_, T> {
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<T> DerefMut for RankedGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.0.as_mut().expect("held")
     }

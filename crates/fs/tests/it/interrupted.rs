@@ -37,7 +37,7 @@ fn interrupted_callers_leave_while_a_commit_stands_still() {
             .iter()
             .zip(&interrupts)
             .map(|(file, interrupt)| {
-                scope.spawn(move || interrupt.heeded(|| file.write_at(0, &[1; 6 * MIB])))
+                scope.spawn(move || interrupt.run(|| file.write_at(0, &[1; 6 * MIB])))
             })
             .collect();
         wait_for_line(&fs, 3);
@@ -77,7 +77,7 @@ fn a_commit_that_fails_is_not_waited_for() {
     std::thread::scope(|scope| {
         scope.spawn(|| fs.sync().expect_err("the device fails"));
         held.hook.wait_until_reached();
-        let waits = scope.spawn(|| Interrupt::new().heeded(|| file.fallocate(0, 6 << 20, how)));
+        let waits = scope.spawn(|| Interrupt::new().run(|| file.fallocate(0, 6 << 20, how)));
         wait_for_line(&fs, 1);
         held.hook.set(GateState::Failing);
         let error = waits.join().expect("no panic").expect_err("the volume is read-only");
@@ -122,7 +122,7 @@ fn operations_survive_interrupts_anywhere() {
                         let interrupt = at_look(rng.below(4) as u32);
                         let name = format!("f{thread}-{}", round % 8);
                         let (choice, at) = (rng.below(4), rng.below(16) << 16);
-                        let outcome = interrupt.heeded(|| {
+                        let outcome = interrupt.run(|| {
                             let root = fs.root();
                             let file = match root.lookup(name.as_bytes()) {
                                 Ok(file) => file,
@@ -150,7 +150,7 @@ fn operations_survive_interrupts_anywhere() {
                             // operations wait for the space.
                             let gone = Interrupt::new();
                             gone.raise();
-                            let removed = gone.heeded(|| fs.root().unlink(name.as_bytes()));
+                            let removed = gone.run(|| fs.root().unlink(name.as_bytes()));
                             let kind = removed.map_err(|error| error.kind());
                             assert!(!matches!(kind, Err(ErrorKind::Interrupted)), "{kind:?}");
                         }

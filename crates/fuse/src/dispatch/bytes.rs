@@ -47,7 +47,7 @@ pub(super) fn write<X: Exchange>(front: &Arc<FrontEnd>, exchange: X, how: WriteI
     let (node, task) = (head.node, head.task);
     let caller = caller(&head);
     let write = Write { node, offset: how.offset, how: how.how(), flags: how.flags, caller };
-    let _heeding = killed::heed_write(task, write.how);
+    let _scope = killed::enter_write(task, write.how);
     match front.guarded("write", node, || front.write(write, data(&exchange)?)) {
         Ok(Written::Bytes(count)) => answer_written(front, exchange, write, count),
         Ok(Written::MustWait(space_permit)) => {
@@ -58,7 +58,7 @@ pub(super) fn write<X: Exchange>(front: &Arc<FrontEnd>, exchange: X, how: WriteI
             }
             let there = Arc::clone(front);
             front.on_space_thread(move || {
-                let _heeding = killed::heed_write(task, write.how);
+                let _scope = killed::enter_write(task, write.how);
                 let work = || there.write_aside(write, data(&exchange)?, &space_permit);
                 let answer = there.guarded("write", node, work);
                 drop(hold_permit);

@@ -27,7 +27,7 @@ pub(super) fn ioctl<X: Exchange>(front: &Arc<FrontEnd>, exchange: X) {
             return exchange.reply(answer);
         }
         Ok((number, None, argument)) => {
-            let _heeding = killed::heed(head.task);
+            let _scope = killed::enter(head.task);
             let flags = || front.ioctl(caller(&head), head.node, number, argument);
             let answer = front.guarded("ioctl", head.node, flags).map(Reply::Ioctl);
             return exchange.reply(answer);
@@ -45,7 +45,7 @@ pub(super) fn ioctl<X: Exchange>(front: &Arc<FrontEnd>, exchange: X) {
     let exchange = exchange.set_aside();
     let there = Arc::clone(front);
     place.run(move || {
-        let _heeding = killed::heed(head.task);
+        let _scope = killed::enter(head.task);
         let answer = there.guarded("ioctl", head.node, || {
             let (number, command, argument) = read(&exchange)?;
             match command {

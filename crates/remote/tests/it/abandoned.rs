@@ -67,14 +67,14 @@ fn a_reader_gives_up_and_fails_no_other() {
     let (first, second) = (Interrupt::new(), Interrupt::new());
     std::thread::scope(|scope| {
         let asks = scope.spawn(|| {
-            let _heeding = first.heed_fully();
+            let _scope = first.enter_fully();
             read(4096)
         });
         while away.asked.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
         let waits = scope.spawn(|| {
-            let _heeding = second.heed_fully();
+            let _scope = second.enter_fully();
             read(4096)
         });
         let stays = scope.spawn(|| read(64 << 10));
@@ -86,7 +86,7 @@ fn a_reader_gives_up_and_fails_no_other() {
         }
         assert!(away.is_away.load(Ordering::SeqCst) && !stays.is_finished());
         // Work that may change something does not give up.
-        let changes = scope.spawn(|| first.heeded(|| read(4096)));
+        let changes = scope.spawn(|| first.run(|| read(4096)));
         away.is_away.store(false, Ordering::SeqCst);
         assert_eq!(changes.join().expect("no panic").expect("it is back"), [7; 4096]);
         assert_eq!(stays.join().expect("no panic").expect("it is back"), vec![7; 64 << 10]);

@@ -10,9 +10,9 @@ use shuttle::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) struct Lock<T>(Mutex<T>);
 
 /// Holds the guard of a lock. A wait takes the guard out, and puts it back.
-pub(crate) struct Held<'a, T>(Option<MutexGuard<'a, T>>);
+pub(crate) struct RankedGuard<'a, T>(Option<MutexGuard<'a, T>>);
 
-impl<T> std::ops::Deref for Held<'_, T> {
+impl<T> std::ops::Deref for RankedGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -20,7 +20,7 @@ impl<T> std::ops::Deref for Held<'_, T> {
     }
 }
 
-impl<T> std::ops::DerefMut for Held<'_, T> {
+impl<T> std::ops::DerefMut for RankedGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.0.as_mut().expect("held but while it waits")
     }
@@ -31,8 +31,8 @@ impl<T> Lock<T> {
         Self(Mutex::new(value))
     }
 
-    pub(crate) fn lock(&self) -> Held<'_, T> {
-        Held(Some(self.0.lock().expect("no model panics with a lock held")))
+    pub(crate) fn lock(&self) -> RankedGuard<'_, T> {
+        RankedGuard(Some(self.0.lock().expect("no model panics with a lock held")))
     }
 }
 
@@ -46,7 +46,7 @@ impl Event {
 
     /// A limit of zero is over at once. Any other limit is infinite, so that a lost wake-up is a
     /// deadlock, which the scheduler finds.
-    pub(crate) fn wait_for<'a, T>(&self, held: &mut Held<'a, T>, limit: Duration) -> bool {
+    pub(crate) fn wait_for<'a, T>(&self, held: &mut RankedGuard<'a, T>, limit: Duration) -> bool {
         let guard: MutexGuard<'a, T> = held.0.take().expect("held but while it waits");
         if limit.is_zero() {
             held.0 = Some(guard);

@@ -21,22 +21,22 @@ const GROUP: u64 = 8 * SECTOR;
 pub(crate) struct Lock(shuttle::sync::Mutex<State>);
 
 /// Holds the guard of a lock. A wait takes the guard out, and puts it back.
-pub(crate) struct Held<'a>(Option<MutexGuard<'a, State>>);
+pub(crate) struct RankedGuard<'a>(Option<MutexGuard<'a, State>>);
 
 impl Lock {
-    pub(crate) fn lock(&self) -> Held<'_> {
-        Held(Some(self.0.lock().expect("no poison")))
+    pub(crate) fn lock(&self) -> RankedGuard<'_> {
+        RankedGuard(Some(self.0.lock().expect("no poison")))
     }
 }
 
-impl Held<'_> {
+impl RankedGuard<'_> {
     pub(crate) fn wait(&mut self, signal: &shuttle::sync::Condvar) {
         let held = self.0.take().expect("held");
         self.0 = Some(signal.wait(held).expect("no poison"));
     }
 }
 
-impl Deref for Held<'_> {
+impl Deref for RankedGuard<'_> {
     type Target = State;
 
     fn deref(&self) -> &State {
@@ -44,7 +44,7 @@ impl Deref for Held<'_> {
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for RankedGuard<'_> {
     fn deref_mut(&mut self) -> &mut State {
         self.0.as_mut().expect("held")
     }

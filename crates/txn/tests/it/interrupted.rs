@@ -50,7 +50,7 @@ fn reservations_survive_interrupts_at_each_step() {
     let mut looks = 0;
     let refused = loop {
         let wait = || engine.reserve_in_queue(Cost::of(500, 1 << 20), ReserveClass::Normal);
-        let outcome = at_look(looks).heeded(wait).expect_err("there is no room");
+        let outcome = at_look(looks).run(wait).expect_err("there is no room");
         let after = engine.accounts();
         assert_eq!(
             (after.outstanding, after.waiting),
@@ -68,7 +68,7 @@ fn reservations_survive_interrupts_at_each_step() {
     // Other threads may wait for requests with priority. So such a request is refused, and not
     // interrupted.
     let wait = || engine.reserve(Cost::of(500, 1 << 20), ReserveClass::Normal);
-    let outcome = at_look(0).heeded(wait).expect_err("there is no room");
+    let outcome = at_look(0).run(wait).expect_err("there is no room");
     assert!(matches!(outcome, Error::NoSpace(_)), "{outcome}");
     all.pop();
     all.pop();
@@ -137,7 +137,7 @@ fn a_commit_is_waited_for_while_it_is_wanted() {
                 std::thread::yield_now();
             }
             let (gone, stays) = (Interrupt::new(), Interrupt::new());
-            let wait = |interrupt: &Interrupt| interrupt.heeded(|| engine.commit_while_wanted());
+            let wait = |interrupt: &Interrupt| interrupt.run(|| engine.commit_while_wanted());
             gone.raise();
             assert!(matches!(wait(&gone), Err(Error::Interrupted)));
             let waits = scope.spawn(move || wait(&stays));

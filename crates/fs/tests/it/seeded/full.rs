@@ -40,7 +40,7 @@ fn remove(dir: &Inode, name: &str) {
 /// result if there was room.
 fn wanted<T>(rng: &mut Rng, work: impl FnOnce() -> Result<T, Error>) -> Option<T> {
     let looks = if rng.chance(2, 3) { rng.below(3) as u32 } else { u32::MAX };
-    match at_look(looks).heeded(work) {
+    match at_look(looks).run(work) {
         Err(error) if error.kind() == ErrorKind::Interrupted => None,
         other => full(other),
     }

@@ -81,7 +81,7 @@ fn readers_that_are_interrupted_cost_nothing() {
                 .zip(lens)
                 .map(|(token, len)| {
                     scope.spawn(move || {
-                        let _heeding = token.heed_fully();
+                        let _scope = token.enter_fully();
                         read(0, len)
                     })
                 })
@@ -142,7 +142,7 @@ fn killed<R: Send>(
     let token = Interrupt::new();
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let _heeding = token.heed_fully();
+            let _scope = token.enter_fully();
             work(&token)
         });
         std::thread::sleep(Duration::from_millis(400));
