@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::activity::{self, Cause};
 use crate::sync::{Condvar, Mutex};
 use crate::thread;
 
@@ -179,9 +180,10 @@ pub fn outlived<R: Send + 'static>(
         ended: Condvar::new(),
     });
     let helper = Arc::clone(&shared);
-    if spawn(name, move || helper.run()).is_err() {
+    if spawn(name, activity::carried(move || helper.run())).is_err() {
         without_cancel(|| shared.run());
     }
+    let _waiting = activity::wait(Cause::Helper);
     let mut end = shared.end.lock();
     loop {
         match std::mem::replace(&mut *end, End::Awaited) {

@@ -1,5 +1,5 @@
-//! The foundation: latches, ranges, sets, shared maps, aligned buffers, locks, threads, time and
-//! seeded randomness. This crate knows nothing of the disk format.
+//! The foundation: latches, ranges, sets, shared maps, aligned buffers, locks, threads, time,
+//! seeded randomness, and what threads wait for. This crate knows nothing of the disk format.
 //!
 //! # Place
 //!
@@ -12,6 +12,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod activity;
 pub mod aligned;
 pub mod clock;
 pub mod cow_map;
