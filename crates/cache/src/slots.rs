@@ -17,6 +17,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::sync::Condvar;
 use buttress_base::{CachePadded, Rank, Ranked};
 
@@ -99,6 +100,7 @@ impl Slots {
 
     /// Waits until there is a free slot, or for `limit`.
     pub(crate) fn wait(&self, limit: Duration) {
+        let _waiting = activity::wait(Cause::Cache);
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut cursor = self.cursor.lock();
         if self.free.load(Ordering::SeqCst) == 0 {

@@ -26,6 +26,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use buttress_base::activity::{self, Cause};
 use buttress_block::Class;
 
 use crate::core::Core;
@@ -341,6 +342,7 @@ impl Core {
         let is_filling =
             shard.find(block).is_some_and(|versions| versions.newest().state == State::Filling);
         if is_filling || self.is_around(block) {
+            let _waiting = activity::wait(Cause::Cache);
             shard.wait_for(self.index.signal(block), WAIT);
         }
     }

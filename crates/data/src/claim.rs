@@ -5,6 +5,8 @@
 //! - **B2** One thread at a time writes back a file. Only the thread with the claim allocates for
 //!   the file, finishes its ordered extents, truncates it or punches holes into it.
 
+use buttress_base::activity::{self, Cause};
+
 use crate::file::File;
 
 /// The right to write a file back; other threads wait for it (B2).
@@ -25,6 +27,7 @@ impl File {
     /// Waits until no thread writes this file back, and takes the claim.
     pub(crate) fn claim(&self) -> Claim<'_> {
         let mut dirty = self.dirty.lock();
+        let _waiting = dirty.busy.then(|| activity::wait(Cause::Writeback));
         while dirty.busy {
             dirty.wait(&self.idle);
         }

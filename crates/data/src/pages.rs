@@ -37,6 +37,7 @@ mod queues;
 use std::collections::BTreeMap;
 
 use buttress_base::AlignedBuf;
+use buttress_base::activity::{self, Cause};
 use buttress_format::{Extent, Logical};
 
 use crate::sync::{Arc, AtomicU64, Condvar, Ordering, Rank, Ranked};
@@ -377,6 +378,7 @@ impl Pages {
     /// abandon its wait.
     pub(crate) fn wait(&self, at: Logical) {
         let shard = self.shard(at.0);
+        let _waiting = activity::wait(Cause::Reader);
         let mut runs = shard.runs.lock();
         while let Ok((_, slot)) = covering(&mut runs, at.0)
             && let State::Loading { is_awaited, .. } = &mut slot.state

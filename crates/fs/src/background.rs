@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use buttress_base::clock;
+use buttress_base::{activity, clock};
 
 use crate::mount::Mount;
 use crate::replace;
@@ -85,6 +85,7 @@ fn load(mount: &Mount) {
 fn commit_now_and_then(mount: &Mount) {
     let mut last = clock::now();
     while !mount.stop.wait(COMMIT_PERIOD) {
+        let _busy = activity::busy();
         mount.log.complete();
         if mount.times.is_due() {
             mount.times.put_all();

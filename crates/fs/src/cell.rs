@@ -22,7 +22,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use buttress_base::sync::{Mutex, RwLock};
+use buttress_base::activity::{self, Cause};
+use buttress_base::sync::{Mutex, RwLock, RwLockWriteGuard};
 use buttress_data::{File, Files};
 use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
 use buttress_items::{Attr, Error, FileKind, InodeId, NameError, Result, mode};
@@ -60,14 +61,24 @@ impl Departures {
     }
 }
 
+/// The lock of an inode. Unranked: held for long, across reads of trees and waits for space.
+#[derive(Default)]
+pub(crate) struct CellLock(RwLock<()>);
+
+impl CellLock {
+    #[track_caller]
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, ()> {
+        activity::write(&self.0, Cause::File)
+    }
+}
+
 pub(crate) struct InodeCell {
     departures: Arc<Departures>,
     pub(crate) id: InodeId,
     pub(crate) kind: FileKind,
     pub(crate) home: Arc<Tree>,
     pub(crate) file: File,
-    /// Unranked: held for long, across reads of trees and waits for space.
-    pub(crate) lock: RwLock<()>,
+    pub(crate) lock: CellLock,
     /// A reference of the cell to itself, while it is in the list of inodes with dirty data. The
     /// list has only weak references, so a cell leaves the list when this reference drops.
     /// Unranked: a cell may drop under it.
@@ -108,7 +119,7 @@ impl InodeCell {
             kind,
             home,
             file: File::new(id.tree, id.ino, item),
-            lock: RwLock::new(()),
+            lock: CellLock::default(),
             kept: Mutex::new(None),
             pending: pending_times::Place::default(),
             stub_in: None,

@@ -1,5 +1,6 @@
 //! The threads that a mount started.
 
+use buttress_base::activity;
 use buttress_base::sync::Mutex;
 use buttress_base::thread::{Builder, JoinHandle, current};
 
@@ -15,7 +16,11 @@ impl Threads {
     /// threads do the work when they need it.
     pub(crate) fn start(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
         let mut running = self.running.lock();
-        match Builder::new().name(format!("buttress-{name}")).spawn(work) {
+        let listed = move || {
+            activity::register();
+            work();
+        };
+        match Builder::new().name(format!("buttress-{name}")).spawn(listed) {
             Ok(thread) => {
                 running.push(thread);
                 true

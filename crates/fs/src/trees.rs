@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress_base::sync::{Mutex, RwLock};
+use buttress_base::activity::{self, Cause};
+use buttress_base::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use buttress_format::{Ino, RootFlags, TreeId};
 use buttress_items::{NameError, Result, roots};
 use buttress_txn::View;
@@ -24,17 +25,32 @@ pub(crate) struct Tree {
     held: AtomicBool,
     /// Whether the cleaner does not know the subvolume's orphans yet.
     has_unlisted: AtomicBool,
-    /// A change of a file's content holds this lock shared, a snapshot holds it exclusively. So a
-    /// snapshot has all earlier writes, in an order that a reader could have seen. This lock is
-    /// taken before any inode's lock. Unranked: held for long, across writeback.
-    pub(crate) writes: RwLock<()>,
+    pub(crate) writes: WritesLock,
+}
+
+/// A change of a file's content holds this lock shared, a snapshot holds it exclusively. So a
+/// snapshot has all earlier writes, in an order that a reader could have seen. This lock is taken
+/// before any inode's lock. Unranked: held for long, across writeback.
+#[derive(Debug, Default)]
+pub(crate) struct WritesLock(RwLock<()>);
+
+impl WritesLock {
+    #[track_caller]
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, ()> {
+        activity::read(&self.0, Cause::Snapshot)
+    }
+
+    #[track_caller]
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, ()> {
+        activity::write(&self.0, Cause::Snapshot)
+    }
 }
 
 impl Tree {
     pub(crate) fn new(root_dir: Ino, read_only: bool) -> Self {
         let (read_only, dead) = (AtomicBool::new(read_only), AtomicBool::new(false));
         let (held, has_unlisted) = (AtomicBool::new(false), AtomicBool::new(true));
-        Self { root_dir, read_only, dead, held, has_unlisted, writes: RwLock::new(()) }
+        Self { root_dir, read_only, dead, held, has_unlisted, writes: WritesLock::default() }
     }
 
     pub(crate) fn is_read_only(&self) -> bool {

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::sync::RwLock;
 use buttress_base::{clock, interrupt};
 use buttress_data::{Files, Written};
@@ -141,7 +142,7 @@ impl Writeback {
 
     /// Writes the oldest dirty inodes back. Returns whether there was a batch.
     fn write_batch(&self, older_than: Option<Instant>) -> bool {
-        let _in_flight = self.in_flight.read();
+        let _in_flight = activity::read(&self.in_flight, Cause::Writeback);
         let batch = self.list.take_batch(older_than, BATCH_BYTES);
         if batch.is_empty() {
             return false;
@@ -161,7 +162,7 @@ impl Writeback {
     /// As [`write_batch`](Self::write_batch), without any wait for other threads. Returns the
     /// number of written bytes.
     pub(crate) fn write_free_batch(&self, bytes: u64) -> u64 {
-        let _in_flight = self.in_flight.read();
+        let _in_flight = activity::read(&self.in_flight, Cause::Writeback);
         let batch = self.list.take_batch(None, bytes.min(BATCH_BYTES));
         let written = self.write_cells(&batch);
         self.enlist_again(&batch);
@@ -170,7 +171,7 @@ impl Writeback {
 
     /// Writes back all files that no other thread writes back. Failures stay with the inodes.
     pub(crate) fn write_what_is_free(&self) {
-        let _in_flight = self.in_flight.read();
+        let _in_flight = activity::read(&self.in_flight, Cause::Writeback);
         let cells = self.list.drain();
         for batch in cells.chunks(BATCH_INODES) {
             self.write_cells(batch);
@@ -225,6 +226,7 @@ impl Writeback {
         if dirty <= limit {
             let delay = self.delay(bytes, dirty, pressure);
             if !delay.is_zero() {
+                let _waiting = activity::wait(Cause::Throttle);
                 buttress_base::thread::sleep(delay);
             }
             return;
@@ -276,7 +278,7 @@ impl Writeback {
         {
             // A thread that calls `write_all` meanwhile finds an empty list, and waits for
             // `in_flight`.
-            let _in_flight = self.in_flight.read();
+            let _in_flight = activity::read(&self.in_flight, Cause::Writeback);
             let cells = self.list.drain();
             for batch in cells.chunks(BATCH_INODES) {
                 self.write_cells(batch);
@@ -285,7 +287,7 @@ impl Writeback {
             self.write_whole(&cells);
         }
         let left = {
-            let _nothing_in_flight = self.in_flight.write();
+            let _nothing_in_flight = activity::write(&self.in_flight, Cause::Writeback);
             self.list.listed()
         };
         // The cells stay in the list, since other callers must find them. This part runs without

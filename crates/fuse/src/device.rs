@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use buttress_base::activity;
 use buttress_protocol::{
     Errno, Head, IN_LEN, InitFlags, OUT_LEN, Offer, OutHead, Parts, Terms, opcode,
 };
@@ -146,6 +147,7 @@ impl Device {
     }
 
     fn work_all(self, work: impl Fn(Message)) -> io::Result<()> {
+        activity::register();
         while let Some(message) = self.read_one()? {
             work(message);
         }

@@ -11,10 +11,11 @@ mod weight;
 
 use std::sync::Arc;
 
+use buttress_base::activity;
 use buttress_fs::SetAttr;
 use buttress_protocol::{
     AttrOut, Errno, Head, InitFlags, OpenFlags, Operation, Reply, SetattrFlags, SetattrIn,
-    StatfsOut, Terms,
+    StatfsOut, Terms, kind_name,
 };
 
 use crate::attr::time_from_wire;
@@ -84,6 +85,7 @@ pub(crate) fn terms(options: &Options) -> Terms {
 pub(crate) fn serve<X: Exchange>(front: &Arc<FrontEnd>, exchange: X) {
     let exchange = Timed::start(exchange);
     let head = exchange.head();
+    let _working = activity::begin(head.opcode, head.node, exchange.began);
     counts::count(head.opcode);
     let operation = match Operation::decode(head.opcode, head.node, exchange.parts()) {
         Ok(operation) => operation,
@@ -108,7 +110,7 @@ pub(crate) fn serve<X: Exchange>(front: &Arc<FrontEnd>, exchange: X) {
         Operation::NotifyReply => exchange.dismiss(),
         operation => {
             let answer =
-                front.guarded(name(&operation), head.node, || work(front, &head, operation));
+                front.guarded(kind_name(head.opcode), head.node, || work(front, &head, operation));
             exchange.reply(answer);
         }
     }
@@ -210,38 +212,6 @@ fn gives_up(operation: &Operation<'_>) -> bool {
         | Operation::Statfs
         | Operation::Destroy => false,
         _ => true,
-    }
-}
-
-/// The name of a request in traces.
-fn name(operation: &Operation<'_>) -> &'static str {
-    match operation {
-        Operation::Lookup { .. } => "lookup",
-        Operation::Getattr { .. } => "getattr",
-        Operation::Setattr(_) => "setattr",
-        Operation::Readlink => "readlink",
-        Operation::Symlink { .. } => "symlink",
-        Operation::Mknod { .. } => "mknod",
-        Operation::Mkdir { .. } => "mkdir",
-        Operation::Unlink { .. } => "unlink",
-        Operation::Rmdir { .. } => "rmdir",
-        Operation::Rename { .. } => "rename",
-        Operation::Link { .. } => "link",
-        Operation::Open(_) => "open",
-        Operation::Statfs => "statfs",
-        Operation::Release(_) => "release",
-        Operation::Fsync => "fsync",
-        Operation::Syncfs => "syncfs",
-        Operation::Setxattr { .. } => "setxattr",
-        Operation::Getxattr { .. } => "getxattr",
-        Operation::Listxattr { .. } => "listxattr",
-        Operation::Removexattr { .. } => "removexattr",
-        Operation::Create { .. } => "create",
-        Operation::Tmpfile(_) => "tmpfile",
-        Operation::Statx(_) => "statx",
-        Operation::Fallocate(_) => "fallocate",
-        Operation::CopyRange { .. } => "copy_file_range",
-        _ => "other",
     }
 }
 

@@ -60,7 +60,8 @@ mod submounts;
 mod timed;
 mod whole_mount;
 
-pub use counts::{KINDS, Latency, latencies, requests};
+pub use buttress_protocol::{KINDS, kind_name};
+pub use counts::{Latency, latencies, requests};
 #[cfg(feature = "baselines")]
 pub use empty::serve_empty;
 pub use error::Error;

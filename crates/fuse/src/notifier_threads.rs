@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::rank::{Rank, Ranked};
 
 use crate::device::Notifier;
@@ -278,7 +279,7 @@ impl Worker {
     fn give(&self, job: Job) {
         // The thread lives as long as the sender. If sending fails, the job and its answer are
         // dropped, and the request that waits for the answer gets an error.
-        let _ = self.0.send(job);
+        let _ = self.0.send(Box::new(activity::carried(job)));
     }
 }
 
@@ -297,6 +298,7 @@ impl SessionNotifier {
     /// Has the kernel forget a name, but keep the attributes of its directory.
     pub(crate) fn drop_name(&self, dir: u64, name: &[u8]) {
         let Some(notifier) = self.0.get() else { return };
+        let _waiting = activity::wait(Cause::Kernel);
         // The kernel has no names to forget for a directory that it does not know.
         if let Err(error) = notifier.inval_entry(dir, name) {
             tracing::debug!(%error, dir, "the kernel was not told to forget a name");
@@ -336,6 +338,7 @@ impl SessionNotifier {
 
     fn invalidate(&self, node: u64, offset: i64, len: i64) {
         let Some(notifier) = self.0.get() else { return };
+        let _waiting = activity::wait(Cause::Kernel);
         if let Err(error) = notifier.inval_inode(node, offset, len) {
             tracing::debug!(%error, node, "the kernel was not told to forget");
         }

@@ -16,7 +16,7 @@ use crate::exchange::Exchange;
 pub(crate) struct Timed<X> {
     inner: X,
     opcode: Opcode,
-    began: Instant,
+    pub(crate) began: Instant,
     /// The bytes that the request writes to a file.
     written: u64,
 }

@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::sync::Mutex;
 use buttress_base::{Event, clock, thread};
 
@@ -132,6 +133,7 @@ impl Queue {
             // for the rest of the present log.
             (mine, if first { gathering.took * 2 } else { Duration::ZERO })
         };
+        let _waiting = activity::wait(Cause::Log);
         if thread::seeded_index().is_none() && thread::parallelism() > 1 {
             mine.poll(time);
         }

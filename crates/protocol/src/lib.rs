@@ -22,6 +22,7 @@ mod values;
 
 pub mod btrfs;
 mod hello;
+mod kinds;
 mod listing;
 mod notify;
 mod reply;
@@ -33,6 +34,7 @@ pub use flags::{
     GETATTR_HANDLE, InitFlags, OpenFlags, READ_LOCKOWNER, RenameFlags, SetattrFlags, WriteFlags,
 };
 pub use hello::{Offer, Terms};
+pub use kinds::{KINDS, kind_name};
 pub use layout::{
     Attr, AttrOut, CopyRangeIn, CreateIn, EntryOut, FallocateIn, ForgetOne, Head, InitIn, InitOut,
     IoctlIn, LseekIn, MkdirIn, MknodIn, OpenIn, OpenOut, OutHead, ReadIn, ReleaseIn, SetattrIn,

@@ -24,6 +24,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked, interrupt};
 
@@ -228,6 +229,7 @@ impl Ahead {
     /// line: its request may have failed, or the cache may be too small. Returns `false` if the
     /// caller shall give up its wait.
     pub(crate) fn wait(&self, key: Key) -> bool {
+        let _waiting = activity::wait(Cause::Store);
         loop {
             let mut inside = self.inside.lock();
             if !inside.asked.contains(&key) {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::{Rank, Ranked, Rng, clock, interrupt, thread};
 use bytes::Bytes;
 
@@ -171,6 +172,7 @@ impl RetryingStore {
 
     /// Reads several parts at once. Parts that fail are requested again one by one.
     pub(crate) fn get_many(&self, wants: &[(String, Range<u64>)]) -> Result<Vec<Bytes>, Error> {
+        let _waiting = activity::wait(Cause::Store);
         let answers = self.store.get_many(wants);
         let mut all = Vec::with_capacity(wants.len());
         let mut answers = answers.into_iter();
@@ -265,6 +267,7 @@ impl RetryingStore {
         request: impl Fn() -> Result<T, StoreError>,
     ) -> Result<T, Error> {
         let begun = clock::now();
+        let _waiting = activity::wait(Cause::Store);
         let mut said = false;
         for attempt in 0.. {
             match self.noted(request()) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use buttress_base::activity::{self, Cause};
 use bytes::Bytes;
 
 use crate::core::{Core, Kept};
@@ -91,6 +92,7 @@ impl Core {
 
     /// Waits until all segments up to a number are objects.
     pub(crate) fn wait_sent(&self, last: ObjectNumber) -> Result<()> {
+        let _waiting = activity::wait(Cause::Store);
         let mut state = self.state.lock();
         loop {
             self.check(&state)?;

@@ -8,6 +8,7 @@
 //!   segment is empty. These segments are still to be sent to the store or logged. A writer also
 //!   waits while the local log is full.
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::{RankedGuard, clock};
 
 use crate::core::{Core, NodeIds, State};
@@ -146,6 +147,7 @@ impl Core {
     /// Waits until there is room for a write (X2), with its pages in memory.
     fn room(&self, first: Sector, count: u64) -> Result<RankedGuard<'_, State>> {
         let mut has_asked = false;
+        let mut waiting = None;
         loop {
             let mut state = self.with_pages(first, count)?;
             self.check_open(&state)?;
@@ -159,6 +161,7 @@ impl Core {
                 self.signals.due.notify_all();
                 has_asked = true;
             }
+            waiting.get_or_insert_with(|| activity::wait(Cause::Store));
             state.wait(&self.signals.room);
         }
     }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_format::{
     BlockGroupFlags, CompatRo, Generation, Incompat, Key, Logical, Superblock, TreeId,
@@ -72,7 +73,7 @@ impl Commits {
 
     /// The commit lock.
     pub(crate) fn lock(&self) -> MutexGuard<'_, CommitState> {
-        self.state.lock()
+        activity::lock(&self.state, Cause::Commit)
     }
 
     /// The last durable transaction.

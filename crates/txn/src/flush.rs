@@ -22,6 +22,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::{clock, interrupt};
 use buttress_format::Generation;
 use buttress_space::{FlushState, FlushStates, Priority, Reach, SpaceKind, TicketNumber};
@@ -279,7 +280,9 @@ impl Engine {
         ticket: &mut W,
     ) -> Result<W::Token> {
         let started = clock::now();
+        let waiting = activity::wait(Cause::Room);
         let outcome = self.wait_for_verdict(kind, reach, ticket);
+        drop(waiting);
         let end = match &outcome {
             Ok(Some(_)) => End::Granted,
             Ok(None) => End::Refused,
@@ -367,6 +370,7 @@ impl Engine {
             if interrupt::is_interrupted() {
                 return Err(self.interrupted());
             }
+            let _waiting = activity::wait(Cause::Commit);
             buttress_base::thread::sleep(OWN_SLICE);
         }
         if self.published() >= wanted {

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_space::Group;
 
@@ -91,6 +92,7 @@ impl Loading {
     /// excluded.
     pub(crate) fn wait_for(&self, group: &Arc<Group>, needs: impl Fn() -> bool) -> bool {
         let mut queue = self.queue.lock();
+        let _waiting = activity::wait(Cause::Reader);
         loop {
             if !needs() {
                 return true;

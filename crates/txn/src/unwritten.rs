@@ -11,6 +11,7 @@
 //! - **B2** A thread with an open `UnwrittenPermit` waits only for a log, for readers of its file
 //!   and for its own write. None of these waits for a commit.
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::sync::{Condvar, Mutex};
 
 use crate::Engine;
@@ -68,6 +69,7 @@ impl UnwrittenCount {
     pub(crate) fn bar(&self) -> UnwrittenBarrier<'_> {
         let mut state = self.state.lock();
         state.commits += 1;
+        let _waiting = (state.open > 0).then(|| activity::wait(Cause::Writeback));
         while state.open > 0 {
             self.changed.wait(&mut state);
         }

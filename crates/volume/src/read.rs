@@ -9,6 +9,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
+use buttress_base::activity::{self, Cause};
 use buttress_format::{Extent, Logical};
 
 use crate::chunk_map::Entry;
@@ -60,6 +61,7 @@ impl Volume {
             let mirror = if entry.layout.has_parity() { 0 } else { mirror };
             let place = self.place(entry, &piece, at, mirror)?;
             self.counters.read(piece.len);
+            let _waiting = activity::wait(Cause::DeviceRead);
             place.device.device.read_at(place.offset, part).map_err(|source| {
                 if counts_failure && !source.is_abandoned() {
                     self.counters.io_failure();

@@ -10,6 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use buttress_base::activity::{self, Cause};
 use buttress_block::Read;
 use buttress_format::{Extent, Logical};
 
@@ -124,6 +125,7 @@ impl Volume {
             }
         }
         for (device, reads) in &mut all {
+            let _waiting = activity::wait(Cause::DeviceRead);
             if device.device.read_many(reads).is_err() {
                 // The single reads that follow are counted instead.
                 return false;

@@ -21,6 +21,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use buttress_base::activity::{self, Cause};
 use buttress_block::{Class, Device, Error as BlockError, Operation, probe};
 use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{DeviceItem, Error as FormatError, Superblock};
@@ -183,6 +184,7 @@ impl Volume {
         let bytes = own.to_bytes(first);
         self.counters.write(bytes.len() as u64);
         self.counters.flush();
+        let _waiting = activity::wait(Cause::DeviceFlush);
         device.device.write_durably(first, &bytes, Class::Metadata).or_else(|source| {
             self.counters.io_failure();
             let flushing = matches!(source, BlockError::Io { operation: Operation::Flush, .. });

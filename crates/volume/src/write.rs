@@ -24,6 +24,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::interrupt;
 use buttress_block::{Class, Error as BlockError, FailedWrite, Unfinished, Write};
 use buttress_format::{BlockGroupFlags, DeviceId, Extent, Logical};
@@ -219,6 +220,7 @@ impl Volume {
         let is_written = |device: &&Arc<VolumeDevice>| !device.is_lost() && !device.is_seed();
         for device in self.devices().iter().filter(is_written) {
             self.counters.flush();
+            let _waiting = activity::wait(Cause::DeviceFlush);
             let flushed = interrupt::without_cancel(|| device.device.flush());
             let flushed = flushed.or_else(|source| self.flush_failed(device, source));
             outcome = outcome.and(flushed);
@@ -235,6 +237,7 @@ impl Volume {
     pub fn upload(&self) -> Result<(), Error> {
         let mut outcome = Ok(());
         for device in self.devices().iter().filter(|device| !device.is_lost()) {
+            let _waiting = activity::wait(Cause::Store);
             let uploaded = interrupt::without_cancel(|| device.device.upload());
             let failed = |source| Error::Device { device: device.id, source };
             outcome = outcome.and(uploaded.map_err(failed));
@@ -254,6 +257,7 @@ impl Volume {
         for gap in &gaps {
             let device = &gap.device;
             self.counters.discard(gap.len);
+            let _waiting = activity::wait(Cause::DeviceDiscard);
             interrupt::without_cancel(|| device.device.discard(gap.offset, gap.len)).map_err(
                 |source| {
                     self.counters.io_failure();
@@ -283,6 +287,7 @@ impl Volume {
             return Ok(());
         };
         self.counters.discard(len);
+        let _waiting = activity::wait(Cause::DeviceDiscard);
         interrupt::without_cancel(|| device.device.discard(offset, len)).map_err(|source| {
             self.counters.io_failure();
             Error::Mirror { logical: Logical(0), mirror: 0, device: id, source }
@@ -386,6 +391,7 @@ impl Volume {
             return Ok(());
         }
         let (requests, firsts) = self.requests(transfers);
+        let _waiting = activity::wait(Cause::DeviceWrite);
         let written = interrupt::without_cancel(|| device.device.write_many(&requests));
         written.or_else(|refused| self.write_failed(device, &firsts, refused))
     }
@@ -399,6 +405,7 @@ impl Volume {
     ) -> Result<(), NotDurable> {
         let (requests, firsts) = self.requests(transfers);
         self.counters.flush();
+        let _waiting = activity::wait(Cause::DeviceFlush);
         let written = interrupt::without_cancel(|| device.device.write_many_and_flush(&requests));
         written.or_else(|why| match why {
             Unfinished::Write(refused) => {

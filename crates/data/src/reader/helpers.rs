@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use buttress_base::activity;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::thread::{self, JoinHandle};
 
@@ -89,6 +90,7 @@ impl Helpers {
     }
 
     fn work(&self) {
+        activity::register();
         loop {
             let job = {
                 let mut state = self.state.lock();
@@ -104,6 +106,7 @@ impl Helpers {
                     state.idle -= 1;
                 }
             };
+            let _busy = activity::busy();
             job();
         }
     }

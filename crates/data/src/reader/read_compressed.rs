@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buttress_base::AlignedBuf;
+use buttress_base::activity::{self, Cause};
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::{Compression, Extent, Logical};
 
@@ -176,6 +177,7 @@ impl Reader {
             }
         }
         shared.take_part();
+        let _waiting = activity::wait(Cause::Reader);
         let mut left = shared.left.lock();
         while *left > 0 {
             shared.done.wait(&mut left);

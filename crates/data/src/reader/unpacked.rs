@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked};
 use buttress_format::Logical;
@@ -91,6 +92,7 @@ impl Unpacked {
     /// Waits until no thread unpacks an extent. The caller has no claim (U3). Returns early if the
     /// caller may abandon its wait.
     pub(crate) fn wait(&self, key: UnpackedKey) {
+        let _waiting = activity::wait(Cause::Reader);
         let mut state = self.state.lock();
         while state.busy(key).is_some() {
             if state.wait_a_while(&self.changed) {

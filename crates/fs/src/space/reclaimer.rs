@@ -25,7 +25,7 @@ use std::mem;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use buttress_base::clock;
+use buttress_base::{activity, clock};
 use buttress_items::Result;
 use buttress_txn::{FlushState, FlushStates, Flusher, Gain, Reach, SpaceKind, TicketNumber};
 
@@ -75,6 +75,7 @@ impl Space {
             if runs.iter().all(Option::is_none) && !self.engine.wait_for_waiters(PERIOD) {
                 continue;
             }
+            let _busy = activity::busy();
             for (kind, run) in KINDS.into_iter().zip(&mut runs) {
                 // A run that continues has checked its waiters after its last step.
                 if run.is_none() && !self.engine.has_waiters(kind) {

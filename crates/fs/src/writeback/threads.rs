@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use buttress_base::clock;
+use buttress_base::{activity, clock};
 
 use super::Writeback;
 use super::dirty_list::{Call, ThreadRole};
@@ -28,7 +28,9 @@ impl Writeback {
     /// Writes back until the mount ends.
     pub(crate) fn run(&self, role: ThreadRole) {
         loop {
-            match (self.list.wait(role, FLUSH_PERIOD), role) {
+            let call = self.list.wait(role, FLUSH_PERIOD);
+            let _busy = activity::busy();
+            match (call, role) {
                 (Call::Stop, _) => return,
                 (Call::Round(round), _) => {
                     self.clamp_round(&round);

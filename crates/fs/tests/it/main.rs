@@ -62,3 +62,4 @@ mod subvolumes;
 mod trim;
 mod verity;
 mod volume;
+mod waiters;

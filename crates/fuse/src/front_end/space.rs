@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::{clock, interrupt, thread};
 use buttress_protocol::Errno;
 
@@ -161,6 +162,7 @@ impl FrontEnd {
     /// Waits until an unlinked file other than `id` is freed, if there is one. Returns whether more
     /// than `freed` files were freed.
     fn wait_for_space(&self, id: u64, freed: u64, refused: Instant) -> bool {
+        let _waiting = activity::wait(Cause::Release);
         while clock::since(refused) < FORGOTTEN && !interrupt::is_interrupted() {
             match self.space_outlook(id, freed) {
                 SpaceOutlook::Freed => return true,
