@@ -2,6 +2,7 @@
 //! shown.
 
 pub mod mount;
+pub mod threads;
 
 use serde_json::Value;
 

@@ -8,8 +8,9 @@
 //! any number of steps, then the result.
 //!
 //! The figures of a section are names with scalars, or with objects of scalars, in the order in
-//! which verbs show them. A figure with a name that ends in `bytes` is shown as a size. [`subject`]
-//! finds the mount by its names, and [`place`] finds it for a path of the host.
+//! which verbs show them. In the section [`LIST`] the names are numbers. A figure with a name that
+//! ends in `bytes` is shown as a size. [`subject`] finds the mount by its names, and [`place`]
+//! finds it for a path of the host.
 //!
 //! # Invariants
 //!
@@ -96,6 +97,9 @@ impl OpenVolume {
         devices.map(|device| self.folder.join(names::to_path(&device.name)))
     }
 }
+
+/// The section that is a list. Its names are numbers.
+pub const LIST: &str = "waiters";
 
 type Source = Box<dyn Fn() -> Figures + Send + Sync>;
 

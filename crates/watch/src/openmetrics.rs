@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use buttress_control::live::{Answer, Section};
+use buttress_control::live::{Answer, LIST, Section};
 
 /// The section that holds the histogram: an object for each bucket.
 const HISTOGRAM: &str = "wait_times";
@@ -39,10 +39,11 @@ pub fn text(answers: &[Answer]) -> String {
         let labels = labels(answer);
         metrics.add("buttress_up", &labels, "1");
         for section in &answer.sections {
-            if section.name == HISTOGRAM {
-                metrics.histogram(section, &labels);
-            } else {
-                metrics.section(section, &labels);
+            match section.name.as_str() {
+                HISTOGRAM => metrics.histogram(section, &labels),
+                // Each request would be a metric of its own.
+                LIST => {}
+                _ => metrics.section(section, &labels),
             }
         }
     }
@@ -161,6 +162,7 @@ mod tests {
             sections: vec![
                 section("space", vec![("used_bytes", json!(7)), ("known", json!(true))]),
                 section("waits", vec![("data_all", json!({ "times": 3 }))]),
+                section("waiters", vec![("0", json!({ "since_ms": 3 }))]),
                 section(
                     "wait_times",
                     vec![("longer", bucket(1)), ("below_2us", bucket(4)), ("below_1us", bucket(2))],
@@ -183,6 +185,7 @@ buttress_space_used_bytes{image=\"c\"} 7
 ";
         assert!(text.starts_with(expected), "{text}");
         assert!(text.contains("buttress_waits_times{image=\"c\",kind=\"data_all\"} 3\n"));
+        assert!(!text.contains("since_ms"), "{text}");
         assert!(text.ends_with("# EOF\n"));
     }
 

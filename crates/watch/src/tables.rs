@@ -202,7 +202,7 @@ fn single(section: &Section, earlier: Option<(&Section, f64)>, all: bool) -> Tab
 
 /// A name in words, without the unit that its value shows.
 fn label(name: &str) -> String {
-    let plain = ["_bytes", "_us"].iter().find_map(|unit| name.strip_suffix(unit));
+    let plain = ["_bytes", "_us", "_ms"].iter().find_map(|unit| name.strip_suffix(unit));
     plain.unwrap_or(name).replace('_', " ")
 }
 
@@ -240,6 +240,8 @@ fn shown(name: &str, value: &Value) -> String {
         Value::Number(number) => match number.as_u64() {
             Some(bytes) if is_bytes(name) => quantity::bytes(bytes),
             Some(us) if name.ends_with("_us") => quantity::duration(us),
+            Some(ms) if name.ends_with("_ms") => quantity::duration(ms.saturating_mul(1000)),
+            Some(inode) if name == "inode" => inode.to_string(),
             Some(number) => quantity::count(number),
             None => {
                 number.as_f64().map_or_else(|| number.to_string(), |float| format!("{float:.1}"))

@@ -454,6 +454,9 @@ fn live(
         let fs = fs.clone();
         live.add_section(name, move || figures(&fs.space_stats()));
     }
+    for (name, figures) in crate::figures::threads::PARTS {
+        live.add_section(name, figures);
+    }
     let devices = fs.clone();
     live.add_section("devices", move || crate::figures::mount::device_figures(&devices.io_stats()));
     let syncs = fs.clone();

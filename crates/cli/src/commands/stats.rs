@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use buttress_watch::openmetrics;
 use buttress_watch::tables::{self, ShowOptions};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::live::{self, Answer};
@@ -92,8 +92,12 @@ pub(super) fn document(answer: &Answer) -> Value {
         let between_us = ["file", "cache_file", "device", "more", "is_shared"];
         object.extend(subject.into_iter().filter(|(name, _)| !between_us.contains(&name.as_str())));
         let sections = answer.sections.iter().map(|section| {
-            let figures: Map<String, Value> = section.figures.iter().cloned().collect();
-            (section.name.clone(), Value::Object(figures))
+            let figures = section.figures.iter().cloned();
+            let figures = match section.name.as_str() {
+                live::LIST => Value::Array(figures.map(|(_, figure)| figure).collect()),
+                _ => Value::Object(figures.collect()),
+            };
+            (section.name.clone(), figures)
         });
         object.insert("sections".to_owned(), Value::Object(sections.collect()));
     }

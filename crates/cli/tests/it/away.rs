@@ -19,7 +19,7 @@ use crate::unmounting::can_mount;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds, and fails with `what` if that takes too long.
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is_so() {
         assert!(since.elapsed() < TIMEOUT, "{what}");
@@ -36,7 +36,7 @@ fn objects(volume: &Path) -> Vec<PathBuf> {
 }
 
 /// Reads of data get no answer from now on.
-fn hide(volume: &Path) -> Vec<PathBuf> {
+pub(crate) fn hide(volume: &Path) -> Vec<PathBuf> {
     let objects = objects(volume);
     for object in &objects {
         fs::rename(object, object.with_extension("hidden")).expect("renamed");
@@ -45,7 +45,7 @@ fn hide(volume: &Path) -> Vec<PathBuf> {
     objects
 }
 
-fn show(objects: &[PathBuf]) {
+pub(crate) fn show(objects: &[PathBuf]) {
     for object in objects {
         let kind = fs::symlink_metadata(object).expect("it is there").file_type();
         assert!(kind.is_fifo(), "the store was away all the time");

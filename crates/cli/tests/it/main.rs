@@ -42,6 +42,7 @@ mod survey;
 mod top;
 mod unmounting;
 mod verity;
+mod waiters;
 mod waking;
 mod word_adding;
 mod word_btrbk;

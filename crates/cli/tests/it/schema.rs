@@ -78,7 +78,16 @@ fn stats_follow_their_schema() {
     assert!(all.as_array().is_some_and(|all| all.len() == 1), "{all}");
     let one = checker.figures(&bench, &["--json", "stats", text(&mnt)]);
     let sections = &one["sections"];
-    let whole = ["space", "waits", "wait_times", "flush_steps", "last_enospc", "memory", "devices"];
+    let whole = [
+        "space",
+        "waits",
+        "wait_times",
+        "flush_steps",
+        "last_enospc",
+        "waiting",
+        "memory",
+        "devices",
+    ];
     for section in whole {
         assert_eq!(names(sections, section), checker.names(section), "{section}");
     }
@@ -105,6 +114,8 @@ fn stats_follow_their_schema() {
     for section in whole.into_iter().chain(["requests", "latency", "fsync"]) {
         assert!(changed(&|sections| sections[section]["new"] = 1.into()).is_err(), "{section}");
     }
+    assert!(changed(&|sections| sections["waiters"] = serde_json::json!([{ "new": 1 }])).is_err());
+    assert!(changed(&|sections| sections["pools"]["fuse"]["new"] = 1.into()).is_err());
     assert!(changed(&|sections| sections["new"] = serde_json::json!({})).is_err());
     assert!(changed(&|sections| sections["space"]["chunks"] = "x".into()).is_err());
     assert!(changed(&|sections| sections["waits"]["data_all"]["new"] = 1.into()).is_err());
@@ -144,16 +155,20 @@ fn stores_and_caches_follow_the_schema() {
 #[test]
 fn each_figure_has_a_unit_and_a_meaning() {
     fn walk(value: &Value, at: &str, seen: &mut usize) {
+        if value["additionalProperties"].is_object() {
+            walk(&value["additionalProperties"], at, seen);
+        }
         for (name, figure) in value["properties"].as_object().into_iter().flatten() {
             let at = format!("{at}.{name}");
             assert!(figure["description"].is_string(), "{at} has no meaning");
             walk(figure, &at, seen);
-            if !figure["type"].is_string() || figure["type"] == "object" {
+            if figure["type"].is_null() || figure["type"] == "object" {
                 continue;
             }
             *seen += 1;
             let unit = figure["unit"].as_str().unwrap_or_else(|| panic!("{at} has no unit"));
             assert_eq!(name.ends_with("_us"), unit == "microseconds", "{at}");
+            assert_eq!(name.ends_with("_ms"), unit == "milliseconds", "{at}");
             assert!(!name.ends_with("bytes") || unit.starts_with("bytes"), "{at}");
         }
     }

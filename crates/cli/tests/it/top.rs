@@ -23,10 +23,12 @@ fn the_screen_shows_a_mount() {
     }
     let place = text(&mount);
     let wide = bench.ok(&["top", "--delay", "0.2", place]);
-    for pane in ["Requests", "Waits for space", "Space", "Memory", "Flusher", "Commits", "create"] {
+    for pane in ["Requests", "Waits for space", "Space", "Memory", "Threads", "Commits", "create"] {
         assert!(wide.contains(pane), "no {pane} in {wide}");
     }
     assert!(wide.contains(place), "{wide}");
+    let (_, pools) = wide.split_once("busy: ").expect("the pools");
+    assert!(pools.contains("fuse") && pools.contains("flush"), "{wide}");
     // A cold volume reads its roots from the device, and then finds them in memory.
     let stats: Value = serde_json::from_str(&bench.ok(&["--json", "stats", place])).expect("JSON");
     let memory = &stats["sections"]["memory"];

@@ -119,8 +119,14 @@ fn draw_server(server: &Server, area: Rect, cells: &mut Buffer) {
     let space = panes::space_lines(server);
     let memory = panes::memory_lines(server);
     if area.width < WIDE {
-        let lines = [Constraint::Length(space), Constraint::Length(memory), Constraint::Fill(1)];
-        let [top, middle, rest] = Layout::vertical(lines).areas(panes);
+        let lines = [
+            Constraint::Length(panes::thread_lines(server)),
+            Constraint::Length(space),
+            Constraint::Length(memory),
+            Constraint::Fill(1),
+        ];
+        let [threads, top, middle, rest] = Layout::vertical(lines).areas(panes);
+        panes::threads(server, threads, cells);
         panes::space(server, top, cells);
         panes::memory(server, middle, cells);
         panes::requests(server, rest, cells);
@@ -135,7 +141,7 @@ fn draw_server(server: &Server, area: Rect, cells: &mut Buffer) {
     let [top, middle, rest] = Layout::vertical(lines).areas(right);
     panes::space(server, top, cells);
     panes::memory(server, middle, cells);
-    panes::flusher(server, rest, cells);
+    panes::threads(server, rest, cells);
 }
 
 fn draw_foot(view: &View, area: Rect, cells: &mut Buffer) {

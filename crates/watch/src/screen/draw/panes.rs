@@ -1,10 +1,11 @@
-//! The panes of one server: requests, waits, space, memory, the flusher, and time lines.
+//! The panes of one server: requests, waits, space, memory, threads, and time lines.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, Widget as _};
+use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, Widget as _, Wrap};
+use serde_json::Value;
 
 use crate::quantity;
 use crate::screen::server::{Point, Server};
@@ -24,6 +25,8 @@ const PARTS: [(&str, &str); 4] = [
 const NUMBER: u16 = 9;
 /// Width of the column of names: the longest name of a row.
 const NAME: u16 = 15;
+/// Width of the longest cause of a wait.
+const CAUSE: u16 = 14;
 /// Columns before a bar, and behind it.
 const LABEL: u16 = 11;
 const BEHIND: u16 = 26;
@@ -214,29 +217,77 @@ fn hits(server: &Server, cache: &str, section: &str, hits: &str, misses: &str) -
     )
 }
 
-/// The steps of the flusher that did something.
-pub(super) fn flusher(server: &Server, area: Rect, cells: &mut Buffer) {
-    let steps = server.figures("flush_steps").iter();
-    let rows = steps.filter(|(name, _)| server.part("flush_steps", name, "times") > 0);
-    let rows = rows.map(|(name, _)| {
-        let part = |part: &str| server.part("flush_steps", name, part);
-        let grown = server.part_grown("flush_steps", name, "times");
-        let values = [
-            quantity::count(part("times")),
-            quantity::count(grown),
-            quantity::bytes(part("yielded_bytes")),
-            quantity::count(part("served")),
-        ];
-        (name.replace('_', " "), values)
-    });
-    let rows: Vec<_> = rows.collect();
-    if rows.is_empty() {
-        let text = Line::styled("no step was needed yet", DIM);
-        Paragraph::new(text).block(frame("Flusher")).render(area, cells);
+/// Lines of the pane of threads for the pools, and for its frame and heads.
+const POOL_LINES: u16 = 2;
+const AROUND: u16 = POOL_LINES + 3;
+/// Waiters that are shown on a narrow screen.
+const FEW: usize = 5;
+
+/// The lines of the pane of threads on a narrow screen, with its frame.
+pub(super) fn thread_lines(server: &Server) -> u16 {
+    match server.figures("waiters").len() {
+        0 => 0,
+        count => count.min(FEW) as u16 + AROUND,
+    }
+}
+
+/// The pools of threads, and what takes long: the longest waits first.
+pub(super) fn threads(server: &Server, area: Rect, cells: &mut Buffer) {
+    if area.height == 0 {
         return;
     }
-    let heads = ["steps", "new", "freed", "served"];
-    table(heads, rows).block(frame("Flusher")).render(area, cells);
+    let block = frame("Threads");
+    let inner = block.inner(area);
+    block.render(area, cells);
+    let lines = [Constraint::Length(POOL_LINES), Constraint::Fill(1)];
+    let [first, rest] = Layout::vertical(lines).areas(inner);
+    let wrap = Wrap { trim: true };
+    Paragraph::new(pools(server)).wrap(wrap).render(first, cells);
+    let waiters = server.figures("waiters");
+    if waiters.is_empty() {
+        return Line::styled("no request takes long", DIM).render(rest, cells);
+    }
+    let rows: Vec<[String; 4]> = waiters.iter().map(|(_, waiter)| waiter_cells(waiter)).collect();
+    let inode = rows.iter().map(|[_, inode, ..]| inode.len()).max().unwrap_or(0).max(NUMBER.into());
+    let cells_of = |[name, inode, cause, time]: [String; 4]| {
+        let right = |text: String| Cell::from(Line::from(text).right_aligned());
+        Row::new([Cell::from(name), right(inode), Cell::from(cause), right(time)])
+    };
+    let head = ["request", "inode", "waits for", "time"].map(str::to_owned);
+    let widths = [
+        Constraint::Min(NAME),
+        Constraint::Length(inode as u16),
+        Constraint::Length(CAUSE),
+        Constraint::Length(NUMBER),
+    ];
+    let table = Table::new(rows.into_iter().map(cells_of), widths);
+    table.header(cells_of(head).style(DIM)).render(rest, cells);
+}
+
+/// How many threads of each pool are busy. Pools with the most busy threads come first.
+fn pools(server: &Server) -> String {
+    let of = |name: &str, part: &str| server.part("pools", name, part);
+    let mut pools: Vec<_> = server.figures("pools").iter().map(|(name, _)| name).collect();
+    pools.sort_by_key(|name| std::cmp::Reverse((of(name, "busy"), of(name, "threads"))));
+    let pool = |name: &String| {
+        let short = name.strip_prefix("buttress-").unwrap_or(name);
+        // A pool is not divided between two lines.
+        format!("{short}\u{a0}{}/{}", of(name, "busy"), of(name, "threads"))
+    };
+    let pools: Vec<_> = pools.into_iter().map(pool).collect();
+    format!("busy: {}", pools.join(" "))
+}
+
+/// What a thread does: its operation or its own name, the inode, the cause of its wait, and the
+/// time that it has waited. A thread that does not wait has the time since its request came.
+fn waiter_cells(waiter: &Value) -> [String; 4] {
+    let text = |name: &str| waiter.get(name).and_then(Value::as_str);
+    let number = |name: &str| waiter.get(name).and_then(Value::as_u64);
+    let name = text("operation").or(text("thread")).unwrap_or("-").replace('_', " ");
+    let inode = number("inode").map_or("-".to_owned(), |inode| inode.to_string());
+    let cause = text("waits_for").unwrap_or("-").replace('_', " ");
+    let ms = number("waiting_ms").or(number("since_ms")).unwrap_or(0);
+    [name, inode, cause, quantity::duration(ms.saturating_mul(1000))]
 }
 
 /// Reads, writes, requests and commits over time, the newest at the right.
@@ -317,7 +368,63 @@ fn time(us: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::screen::text;
+
+    /// Threads that wait, in their order, with the pools before them: on a screen with room, and on
+    /// one without.
+    #[test]
+    fn threads_that_wait_are_drawn() {
+        let answer = |waiters: Value| {
+            let answer = json!({
+                "pid": 7,
+                "subject": { "image": "/a" },
+                "sections": [
+                    { "name": "pools", "figures": [
+                        ["buttress-flush", { "threads": 4, "busy": 0, "waiting": 0 }],
+                        ["fuse", { "threads": 8, "busy": 2, "waiting": 1 }],
+                    ] },
+                    { "name": "waiters", "figures": waiters },
+                ],
+            });
+            Server::new(serde_json::from_value(answer).expect("an answer"))
+        };
+        let waiting = answer(json!([
+            ["0", { "thread": "fuse-1", "operation": "copy_file_range", "inode": 257,
+                    "since_ms": 1500, "waits_for": "device_discard", "waiting_ms": 1200 }],
+            ["1", { "thread": "buttress-commit", "operation": null, "inode": null,
+                    "since_ms": 90, "waits_for": "file_lock", "waiting_ms": 80 }],
+            ["2", { "thread": "fuse-2", "operation": "read", "inode": u64::MAX,
+                    "since_ms": 70, "waits_for": null, "waiting_ms": null }],
+        ]));
+        assert_eq!(thread_lines(&waiting), 3 + AROUND);
+        let drawn = |server: &Server, width, height| {
+            let mut cells = Buffer::empty(Rect::new(0, 0, width, height));
+            threads(server, cells.area, &mut cells);
+            text(&cells).replace('\u{a0}', " ")
+        };
+        let wide = drawn(&waiting, 70, 8);
+        let words: Vec<Vec<&str>> =
+            wide.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[1][1..6], ["busy:", "fuse", "2/8", "flush", "0/4"], "{wide}");
+        let first = ["copy", "file", "range", "257", "device", "discard", "1.20", "s"];
+        assert_eq!(words[4][1..9], first, "{wide}");
+        assert_eq!(
+            words[5][1..7],
+            ["buttress-commit", "-", "file", "lock", "80.0", "ms"],
+            "{wide}"
+        );
+        let last = ["read", "18446744073709551615", "-", "70.0", "ms"];
+        assert_eq!(words[6][1..6], last, "{wide}");
+        for (width, height) in [(20, 4), (3, 2), (1, 1)] {
+            drawn(&waiting, width, height);
+        }
+        let idle = answer(json!([]));
+        assert_eq!(thread_lines(&idle), 0);
+        assert!(drawn(&idle, 70, 8).contains("no request takes long"));
+    }
 
     #[test]
     fn small_parts_are_seen() {
