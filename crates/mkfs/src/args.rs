@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 
 use buttress_format::{CsumType, Profile, limits};
-use buttress_fs::make::{Features, MakeOptions};
+use buttress_fs::make::{Features, MakeError, MakeOptions};
 
 use crate::brings;
 use crate::cached::Cached;
 use crate::exit::{Exit, Failure, Result};
 use crate::size;
 use crate::values::{Packing, codec, csum, nodesize, profile};
+
+/// The longest label, in bytes.
+pub(crate) const LABEL_MAX: usize = 255;
 
 /// The command line of the verb.
 #[derive(Debug, clap::Args)]
@@ -109,6 +112,11 @@ pub struct Args {
 
 /// The options of the empty volume.
 pub(crate) fn options(args: &Args) -> Result<MakeOptions> {
+    let label = args.label.as_bytes();
+    if label.len() > LABEL_MAX || label.contains(&b'\n') {
+        let refused = MakeError::Label { len: label.len() };
+        return Err(Failure::new(Exit::Failure, refused.to_string()));
+    }
     let features = Features::parse(&args.features)
         .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     Ok(MakeOptions {

@@ -3,6 +3,7 @@
 //! # Invariants
 //!
 //! - **PL1** If making a volume fails, a file that did not exist before does not exist afterwards.
+//! - **PL2** All devices are opened, and their content is looked at, before one of them is changed.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -116,6 +117,8 @@ impl<'a> Plan<'a> {
         let (wrapped, cache) = args.cached.wrap(Arc::clone(&devices[0]), OpenOptions::WRITE)?;
         devices[0] = wrapped;
         let parts: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
+        // An image that shares no data is refused before it is written.
+        let clones = args.reflink.then(|| Clones::of(first)).transpose()?;
         let mut report = make_on(&parts, &self.options).context(|| &name)?;
         if let Some(counting) = self.counting {
             let fs = Filesystem::open(devices.clone(), MountOptions::default());
@@ -124,7 +127,6 @@ impl<'a> Plan<'a> {
             fs.close().context(|| &name)?;
         }
         if let Some(source) = Source::of(args) {
-            let clones = args.reflink.then(|| Clones::of(first)).transpose()?;
             if let Some(clones) = &clones {
                 devices[0] = clones.device(Arc::clone(&devices[0]));
             }
@@ -137,6 +139,63 @@ impl<'a> Plan<'a> {
             cached::close(&cache)?;
         }
         Ok(report)
+    }
+}
+
+/// Opens all devices of a new volume by `open`, and looks at each by `check`. With a size, files
+/// are made, or made longer: after all devices that are there were opened and looked at. So if one
+/// of them is in use or has content, no file was changed (PL2).
+pub(crate) fn open_all(
+    paths: &[&Path],
+    size: Option<u64>,
+    open: impl Fn(&Path, Option<u64>) -> Result<Arc<dyn Device>>,
+    check: impl Fn(&Path, &dyn Device) -> Result<()>,
+) -> Result<Vec<Arc<dyn Device>>> {
+    let open_and_check = |path: &Path, size| {
+        let device = open(path, size)?;
+        check(path, &*device)?;
+        Ok(device)
+    };
+    let mut first = Vec::with_capacity(paths.len());
+    for path in paths {
+        let device = match size.map_or(Change::None, |size| Change::of(path, size)) {
+            Change::None => Some(open_and_check(path, size)?),
+            Change::Made => None,
+            Change::Grown { is_empty } => match open(path, None) {
+                Ok(device) => check(path, &*device).map(|()| None)?,
+                // An empty file is no device yet.
+                Err(failure) if is_empty && !failure.is_locked() => None,
+                Err(failure) => return Err(failure),
+            },
+        };
+        first.push(device);
+    }
+    let all = first.into_iter().zip(paths);
+    all.map(|(device, path)| device.map_or_else(|| open_and_check(path, size), Ok)).collect()
+}
+
+/// What opening a device with a size does to it.
+enum Change {
+    /// It stays as it is.
+    None,
+    /// The file does not exist, and is made.
+    Made,
+    /// The file is shorter, and grows.
+    Grown { is_empty: bool },
+}
+
+impl Change {
+    fn of(path: &Path, size: u64) -> Self {
+        if is_remote(path) || Inside::of(path).is_some() {
+            return Self::None;
+        }
+        match path.metadata() {
+            Ok(found) if found.is_file() && found.len() < size => {
+                Self::Grown { is_empty: found.len() == 0 }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Self::Made,
+            _ => Self::None,
+        }
     }
 }
 

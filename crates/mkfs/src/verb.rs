@@ -4,8 +4,9 @@
 //!
 //! - **V1** After a failure with exit code 2 (wrong command line) or 6 (refused), no device is
 //!   changed, and no file is made or grown.
+//! - **V2** A volume that was made stays, also if it cannot be described on standard output.
 
-use std::sync::Arc;
+use std::path::Path;
 
 use buttress_block::{Device, probe};
 use buttress_format::Profile;
@@ -43,32 +44,34 @@ pub fn run(args: Args, ui: &Ui) -> Result<Exit> {
         };
         plan.options.size = Some(fill::estimate(census, args.shrink));
     }
-    plan.carry_out(|| make(&args, &plan, ui))?;
+    let report = plan.carry_out(|| make(&args, &plan, ui))?;
+    // The volume exists, whatever becomes of its description (V2).
+    report.warning().into_iter().for_each(|warning| ui.note(warning));
+    print(&names::of_path(plan.places.paths[0]), &args, &report, ui)?;
     Ok(Exit::Success)
 }
 
-fn make(args: &Args, plan: &Plan<'_>, ui: &Ui) -> Result<()> {
+fn make(args: &Args, plan: &Plan<'_>, ui: &Ui) -> Result<MakeReport> {
     let paths = &plan.places.paths;
     buttress_remote::check_alone(paths.iter().copied(), true).map_err(Failure::of_remote)?;
     args.cached.refuse_remote(paths[0])?;
     if !args.force {
         paths.iter().try_for_each(|path| execute::expect_empty(path))?;
     }
-    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
-    for path in paths {
+    let open = |path: &Path, size| {
         let (takeover, discard_local) = (args.takeover, args.discard_local);
         let asked = OpenRequest { takeover, discard_local, ..OpenRequest::default() };
-        let device = plan::open(path, plan.options.size, &asked)?;
-        if !args.force
-            && let Some(found) = probe::identify(&*device).context(|| path.display().to_string())?
-        {
-            return Err(execute::holds(path, &found));
+        plan::open(path, size, &asked)
+    };
+    let check = |path: &Path, device: &dyn Device| {
+        if args.force {
+            return Ok(());
         }
-        devices.push(device);
-    }
-    let report = plan.make(devices, args, ui)?;
-    report.warning().into_iter().for_each(|warning| ui.note(warning));
-    print(&names::of_path(paths[0]), args, &report, ui)
+        let found = probe::identify(device).context(|| path.display().to_string())?;
+        found.map_or(Ok(()), |found| Err(execute::holds(path, &found)))
+    };
+    let devices = plan::open_all(paths, plan.options.size, open, check)?;
+    plan.make(devices, args, ui)
 }
 
 fn print(name: &str, args: &Args, report: &MakeReport, ui: &Ui) -> Result<()> {

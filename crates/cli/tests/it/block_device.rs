@@ -218,3 +218,16 @@ fn a_mounted_device_is_not_overwritten() {
     device.bench.ok(&["mkfs", "--force", "--size", "200M", &device.name]);
     device.check();
 }
+
+/// The blocks of a device are shared with no file. The device is refused before it is written.
+#[test]
+fn a_device_that_shares_nothing_is_not_written() {
+    if !has(&["losetup", "btrfs"], Some("/dev/loop-control")) || !is_root() {
+        return;
+    }
+    let device = Device::new();
+    let words = ["mkfs", "--force", "--rootdir", "mnt", "--reflink", &device.name];
+    device.bench.fails(&words, 2, &["only an image file"]);
+    device.check();
+    assert!(device.bench.ok(&["ls", &format!("{}:/", device.name)]).contains("home"));
+}

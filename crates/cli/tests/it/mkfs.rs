@@ -237,3 +237,62 @@ fn an_image_shares_the_data_of_its_files() {
     assert!(!bench.path("elsewhere").exists(), "no half of an image stays");
     run("umount", &[text(&top)]);
 }
+
+/// A volume that cannot be described on standard output stays.
+#[test]
+fn a_lost_output_loses_no_volume() {
+    let bench = crate::bench();
+    for (is_full, code) in [(true, 1), (false, 0)] {
+        let _ = std::fs::remove_file(bench.path("x.img"));
+        let mut command = bench.command(&["mkfs", "--size", "256M", "x.img"]);
+        if is_full {
+            let full = std::fs::File::options().write(true).open("/dev/full");
+            command.stdout(full.expect("Linux has it"));
+        } else {
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            drop(reader);
+            command.stdout(writer);
+        }
+        let said = command.output().expect("it starts");
+        assert_eq!(said.status.code(), Some(code), "{said:?}");
+        check(&bench.path("x.img"));
+    }
+}
+
+/// All devices and the label are looked at before one file is made or grown.
+#[test]
+fn a_refusal_changes_no_other_device() {
+    let bench = crate::bench();
+    let file = |name: &str, len| {
+        let file = std::fs::File::create(bench.path(name)).expect("a file");
+        file.set_len(len).expect("a size");
+    };
+    file("short", 5 << 20);
+    file("empty", 0);
+    file("busy", 300 << 20);
+    file("brief", 4096);
+    bench.volume("volume", "128M");
+    let lock = |name: &str| {
+        let options = buttress_block::OpenOptions::WRITE;
+        buttress_block::FileDevice::open(bench.path(name), options).expect("it is free")
+    };
+    let held = [lock("busy"), lock("brief")];
+    let before = || ["short", "empty"].map(|name| std::fs::read(bench.path(name)).expect("a file"));
+    let first = before();
+    for (last, code, text) in
+        [("busy", 1, "in use"), ("brief", 1, "in use"), ("volume", 6, "btrfs")]
+    {
+        bench.fails(&["mkfs", "--size", "300M", "new", "short", "empty", last], code, &[text]);
+        assert!(before() == first && !bench.path("new").exists(), "{last}");
+    }
+    let long = "x".repeat(256);
+    for label in ["two\nlines", &long] {
+        bench.fails(&["mkfs", "--size", "300M", "--label", label, "short"], 1, &["label"]);
+        assert!(before() == first, "{label}");
+    }
+    drop(held);
+    bench.ok(&["mkfs", "--size", "300M", "--force", "new", "short", "empty", "busy", "brief"]);
+    let others = ["short", "empty", "busy", "brief"].into_iter();
+    let words = ["check", "new"].into_iter().chain(others.flat_map(|other| ["--device", other]));
+    bench.ok(&words.collect::<Vec<_>>());
+}
