@@ -11,12 +11,15 @@
 //! - **PG2** Without options, a volume has the features that btrfs-progs of [`SPOKEN`] give it, so
 //!   that the same kernels mount it.
 //! - **PG3** An image file that does not exist is made only with `--rootdir`.
+//! - **PG4** Standard output decides nothing. If it is full, or its reader is gone, the volume is
+//!   made as ever.
 
 mod features;
 mod held;
 mod line;
 mod refuse;
 mod report;
+mod said;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -28,7 +31,8 @@ use buttress_remote::{host_file, is_remote};
 use clap::Parser;
 
 use self::line::Line;
-use self::refuse::{check_count, check_len, check_profiles, expect_there, holds, least_len};
+use self::refuse::{check_count, check_len, check_profiles, expect_there, holds, least_len, warn};
+use self::said::Said;
 use crate::args::Args;
 use crate::exit::{Context, Failure, Result};
 use crate::fill;
@@ -48,11 +52,17 @@ pub fn run(words: &[OsString]) -> Option<u8> {
     }
     let line = match Line::try_parse_from(words) {
         Ok(line) => line,
-        Err(error) => {
-            let is_help = error.exit_code() == 0;
+        Err(parsed) if parsed.exit_code() == 0 => {
             // Standard output may be closed.
-            let _ = error.print();
-            return Some(u8::from(!is_help));
+            let _ = parsed.print();
+            return Some(0);
+        }
+        Err(parsed) => {
+            let text = parsed.to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            // Standard error may be closed. The lines below the first one are no errors (PG1).
+            let _ = write!(std::io::stderr(), "ERROR: {text}");
+            return Some(1);
         }
     };
     let ui = Ui::new(false).quiet(line.quiet).silent(line.quiet);
@@ -84,8 +94,9 @@ fn carry_out(line: &Line, ui: &Ui) -> Result<()> {
         return Ok(());
     }
     let (args, chosen) = line.read()?;
-    ui.line(format!("btrfs-progs v{SPOKEN} (buttress {own})"))?;
-    ui.line("See https://btrfs.readthedocs.io for more information.\n")?;
+    let said = Said::new(ui);
+    said.line(format!("btrfs-progs v{SPOKEN} (buttress {own})"));
+    said.line("See https://btrfs.readthedocs.io for more information.\n");
     line.check(&args, &chosen)?;
     let options = MakeOptions {
         features: chosen.features(),
@@ -98,7 +109,11 @@ fn carry_out(line: &Line, ui: &Ui) -> Result<()> {
     if args.rootdir.is_some() {
         plan.options.size = size_of_image(&args, &plan);
     }
-    plan.carry_out(|| make(&args, &plan, &chosen, ui))
+    plan.carry_out(|| make(&args, &plan, &chosen, &said))?;
+    if let Some(failure) = said.failure().filter(|failure| !failure.is_closed_pipe()) {
+        warn(&format!("the filesystem was made, but not everything was printed: {failure}"));
+    }
+    Ok(())
 }
 
 /// The size of a volume that is filled. A file is made as long as the content needs, and a longer
@@ -118,7 +133,7 @@ fn size_of_image(args: &Args, plan: &Plan<'_>) -> Option<u64> {
     Some(needed.max(there.map_or(0, |metadata| metadata.len())))
 }
 
-fn make(args: &Args, plan: &Plan<'_>, chosen: &features::Chosen, ui: &Ui) -> Result<()> {
+fn make(args: &Args, plan: &Plan<'_>, chosen: &features::Chosen, said: &Said<'_>) -> Result<()> {
     let paths = &plan.places.paths;
     let makes_file = args.rootdir.is_some();
     buttress_remote::check_alone(paths.iter().copied(), true).map_err(Failure::of_remote)?;
@@ -133,10 +148,11 @@ fn make(args: &Args, plan: &Plan<'_>, chosen: &features::Chosen, ui: &Ui) -> Res
         }
     }
     check_profiles(args)?;
+    let callers = held::Callers::find();
     let mut held = Vec::with_capacity(paths.len());
     for path in paths {
         let size = plan.options.size.filter(|_| makes_file || is_remote(path));
-        let one = held::open(path, size)?;
+        let one = held::open(path, size, &callers)?;
         let name = || path.display().to_string();
         if !args.force
             && let Some(found) = probe::identify(&*one).context(name)?
@@ -151,15 +167,16 @@ fn make(args: &Args, plan: &Plan<'_>, chosen: &features::Chosen, ui: &Ui) -> Res
     for (path, len) in paths.iter().zip(&lens) {
         if plan.options.discard && report::is_block_device(path) {
             let (path, len) = (path.display(), crate::size::human(*len));
-            ui.line(format!("Performing full device TRIM {path} ({len}) ..."))?;
+            said.line(format!("Performing full device TRIM {path} ({len}) ..."));
         }
     }
     // The devices stay open, and locked, until the table is printed.
-    let made = plan.make(held.clone(), args, ui)?;
+    let made = plan.make(held.clone(), args, said.ui)?;
     if makes_file {
-        ui.line("Making image is completed.")?;
+        said.line("Making image is completed.");
     }
-    print(args, plan, chosen, (&made, &lens), ui)
+    print(args, plan, chosen, (&made, &lens), said);
+    Ok(())
 }
 
 fn print(
@@ -167,13 +184,13 @@ fn print(
     plan: &Plan<'_>,
     chosen: &features::Chosen,
     (made, lens): (&MakeReport, &[u64]),
-    ui: &Ui,
-) -> Result<()> {
+    said: &Said<'_>,
+) {
     let is_cut = args.rootdir.is_some() && made.size < lens.iter().sum();
     let len = |len: &u64| match is_cut {
         true => made.size,
         false => plan.options.size.unwrap_or(*len),
     };
     let lens: Vec<u64> = lens.iter().map(len).collect();
-    report::print(args, (&plan.places.paths, &lens), chosen, made, ui)
+    report::print(args, (&plan.places.paths, &lens), chosen, made, said);
 }

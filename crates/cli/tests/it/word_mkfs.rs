@@ -10,13 +10,14 @@ use crate::{Bench, text};
 
 /// Command lines that make a volume. `a` to `d` are files of 1 GiB, `small` has 50 MiB, and `short`
 /// has 10 MiB. There is a folder `tree`, and no file `new`.
-const MADE: [&str; 48] = [
+const MADE: [&str; 49] = [
     "a",
     "-L name a",
     "--label=-name a",
     "-fLz a",
     "--lab abbreviated a",
     "-U 01234567-89ab-cdef-0123-456789abcdef a",
+    "-U 01234567-89ab-cdef-0123-456789abcdef-and-more a",
     "-q a",
     "-v a",
     "-vv -K a",
@@ -62,7 +63,7 @@ const MADE: [&str; 48] = [
 ];
 
 /// Command lines that are refused, or only print something.
-const REFUSED: [&str; 34] = [
+const REFUSED: [&str; 38] = [
     "-d nonsense a",
     "-m nonsense a",
     "--csum nonsense a",
@@ -77,7 +78,11 @@ const REFUSED: [&str; 34] = [
     "-s 128k a",
     "-M -n 16384 a",
     "-M -m single -d dup a",
+    "-O mixed-bg a",
     "-U nonsense a",
+    "-U 0123456789abcdef0123456789abcdef a",
+    "-U {01234567-89ab-cdef-0123-456789abcdef} a",
+    "-U urn:uuid:01234567-89ab-cdef-0123-456789abcdef a",
     "-l 4096 a",
     "-b 10k a",
     "-b 2G a",
@@ -273,6 +278,9 @@ fn lines_are_refused_for_the_same_reasons() {
     for line in ENDINGS {
         let (wanted, found) = (answer(&bench, &theirs, line), answer(&bench, &ours, line));
         assert_eq!(found.1, wanted.1, "mkfs.btrfs {line}: {found:?}");
+        let complained = found.0.iter().skip_while(|text| *text != "--").nth(1);
+        let is_error = complained.is_some_and(|text| text.starts_with("ERROR: "));
+        assert_eq!(is_error, found.1 == Some(1), "mkfs.btrfs {line}: {found:?}");
     }
     assert!(content() == before, "a refused line has changed a file");
     assert!(differing.is_empty(), "{}", differing.concat());
@@ -343,4 +351,92 @@ fn a_caller_may_hold_the_lock() {
     assert!(refused.status.code() == Some(1) && said.contains("in use"), "{said}");
     assert_eq!(mounted.1, Some(1), "{mounted:?}");
     check(&bench.path("a"));
+}
+
+/// What `sh` says to a script, and its exit code. In the script, `$0` is `mkfs.btrfs`.
+fn script(bench: &Bench, ours: &Path, text: &str) -> (String, Option<i32>) {
+    let mut command = Command::new("sh");
+    command.args(["-c", text]).arg(ours).current_dir(bench.folder());
+    let output = command.output().expect("it starts");
+    let said = [output.stdout, output.stderr].concat();
+    (String::from_utf8_lossy(&said).into_owned(), output.status.code())
+}
+
+/// A caller holds a lock by a descriptor, also if the process that took the lock has ended. A lock
+/// of another program is respected, also beside one of a caller.
+#[test]
+fn a_caller_may_hold_the_lock_by_a_descriptor() {
+    if !has(&["flock"], None) {
+        return;
+    }
+    let Some((bench, _, ours)) = both() else { return };
+    for text in [
+        "flock a $0 a",
+        "flock -s a $0 a",
+        "exec 9>>a; flock 9; $0 a",
+        "exec 9>>a; flock 9; $0 a 9>&-",
+        "exec 9>>a; flock 9; sh -c '$0 a 9>&-; exit $?' $0",
+        "flock new $0 -r tree new",
+    ] {
+        lay_out(&bench);
+        let (said, code) = script(&bench, &ours, text);
+        assert_eq!(code, Some(0), "{text}: {said}");
+        check(&bench.path(if text.ends_with("new") { "new" } else { "a" }));
+    }
+    lay_out(&bench);
+    // `read` waits until the script is told to end.
+    let mut other = Command::new("flock");
+    other.args(["-s", "a", "sh", "-c", "echo held; read line"]).current_dir(bench.folder());
+    other.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut other = other.spawn().expect("it starts");
+    let mut line = String::new();
+    let held = other.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(held), &mut line).expect("text");
+    let refused = ["$0 a", "flock -s a $0 a"].map(|text| script(&bench, &ours, text));
+    drop(other.stdin.take());
+    let _ = other.wait();
+    for (said, code) in refused {
+        assert!(code == Some(1) && said.contains("is in use by process"), "{said}");
+    }
+    let metadata = std::fs::metadata(bench.path("a")).expect("a file");
+    assert_eq!(std::os::unix::fs::MetadataExt::blocks(&metadata), 0);
+    // The lock on a device that is given twice is no lock of a caller.
+    let (said, code) = script(&bench, &ours, "$0 -f a a");
+    assert!(code == Some(1) && said.contains("in use"), "{said}");
+}
+
+/// A standard output that is closed, full, or without a reader loses no volume.
+#[test]
+fn a_lost_output_loses_no_volume() {
+    let Some((bench, _, ours)) = both() else { return };
+    for words in [&["a"][..], &["-r", "tree", "new"]] {
+        let image = words.last().expect("a word");
+        for output in ["closed", "full", "unread"] {
+            lay_out(&bench);
+            let mut command = Command::new(&ours);
+            command.args(words).current_dir(bench.folder());
+            match output {
+                "closed" => {
+                    command = Command::new("sh");
+                    command.args(["-c", "exec \"$0\" \"$@\" >&-"]).arg(&ours).args(words);
+                    command.current_dir(bench.folder());
+                }
+                "full" => {
+                    let full = std::fs::File::options().write(true).open("/dev/full");
+                    command.stdout(full.expect("Linux has it"));
+                }
+                _ => {
+                    let (reader, writer) = std::io::pipe().expect("a pipe");
+                    drop(reader);
+                    command.stdout(writer);
+                }
+            }
+            let said = command.output().expect("it starts");
+            assert_eq!(said.status.code(), Some(0), "{output}: {said:?}");
+            let warned =
+                String::from_utf8_lossy(&said.stderr).contains("not everything was printed");
+            assert_eq!(warned, output == "full", "{said:?}");
+            check(&bench.path(image));
+        }
+    }
 }

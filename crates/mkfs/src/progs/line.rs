@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::features::Chosen;
 use super::refuse::{least_len, refusal, warn};
-use crate::args::{Args, nodesize_of, sectorsize_of};
+use crate::args::{Args, LABEL_MAX, nodesize_of, sectorsize_of};
 use crate::brings;
 use crate::cached::Cached;
 use crate::exit::{Exit, Failure, Result};
@@ -13,8 +13,10 @@ use crate::values::{codec, csum, profile};
 
 /// The size of pages of most kernels. Only those with large pages mount larger sectors for sure.
 const PAGE: u32 = 4096;
-/// The longest label, in bytes.
-const LABEL_MAX: usize = 255;
+/// The length of an identifier with hyphens, in characters.
+const UUID_LEN: usize = 36;
+/// The usual size of nodes, in bytes.
+const NODE: u64 = 16384;
 /// Sizes of sectors and nodes, in bytes.
 const SECTORS: std::ops::RangeInclusive<u64> = 4096..=65536;
 
@@ -134,6 +136,9 @@ impl Line {
             }
         }
         let small = |size: Option<u64>| size.map(|size| u32::try_from(size).unwrap_or(u32::MAX));
+        // The feature alone leaves nodes as they are. Only -M makes them as small as sectors.
+        let is_by_feature = chosen.mixed() && !self.mixed;
+        let unmixed = is_by_feature.then(|| sectorsize.unwrap_or(0).max(NODE));
         let compress = self.compress.as_deref().map(codec).transpose().map_err(wrong)?;
         let (image, more) = self.devices.split_first().ok_or_else(|| wrong("no device given"))?;
         let args = Args {
@@ -146,10 +151,10 @@ impl Line {
             metadata: profile_of(&self.metadata, "metadata")?,
             data: profile_of(&self.data, "data")?,
             mixed: self.mixed || chosen.mixed(),
-            nodesize: small(nodesize),
+            nodesize: small(nodesize.or(unmixed)),
             sectorsize: small(sectorsize),
             features: String::new(),
-            uuid: self.uuid.as_deref().and_then(|text| uuid::Uuid::try_parse(text).ok()),
+            uuid: self.uuid.as_deref().and_then(|text| identifier(text).ok()),
             rootdir: self.rootdir.clone(),
             from_tar: None,
             subvol: all(&self.subvol, brings::subvolume)?,
@@ -191,7 +196,7 @@ impl Line {
         if let Some(text) = self.uuid.as_deref().filter(|text| !text.is_empty())
             && args.uuid.is_none()
         {
-            return Err(wrong(format!("could not parse UUID: {text}")));
+            identifier(text)?;
         }
         self.device_uuid()?;
         let (node, sector) = (nodesize_of(args), sectorsize_of(args));
@@ -231,11 +236,15 @@ impl Line {
         if self.devices.len() > 1 {
             return Err(wrong("the option --device-uuid is limited to a single device"));
         }
-        match uuid::Uuid::try_parse(text) {
-            Ok(uuid) => Ok(Some(uuid.into_bytes())),
-            Err(_) => Err(wrong(format!("could not parse UUID: {text}"))),
-        }
+        identifier(text).map(|uuid| Some(uuid.into_bytes()))
     }
+}
+
+/// Reads an identifier in its usual form, with hyphens. Characters after it count for nothing.
+fn identifier(text: &str) -> Result<uuid::Uuid> {
+    let text = text.get(..UUID_LEN).unwrap_or(text);
+    let uuid = uuid::Uuid::try_parse(text).ok().filter(|_| text.len() == UUID_LEN);
+    uuid.ok_or_else(|| wrong(format!("could not parse UUID: {text}")))
 }
 
 fn wrong(what: impl Into<String>) -> Failure {

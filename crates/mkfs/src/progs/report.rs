@@ -8,10 +8,9 @@ use buttress_fs::make::MakeReport;
 use buttress_volume::Uuid;
 
 use super::features::Chosen;
+use super::said::Said;
 use crate::args::{Args, nodesize_of, sectorsize_of};
-use crate::exit::Result;
 use crate::size::human;
-use crate::ui::Ui;
 
 /// Prints the table. `places` are the devices and the bytes that the volume uses of each.
 pub(super) fn print(
@@ -19,8 +18,8 @@ pub(super) fn print(
     places: (&[&Path], &[u64]),
     chosen: &Chosen,
     made: &MakeReport,
-    ui: &Ui,
-) -> Result<()> {
+    said: &Said<'_>,
+) {
     let row = |name: Profile, len| format!("{:<8} {:>16}", profile(name), human(len));
     let mut implied = Vec::new();
     for profile in [made.metadata, made.data] {
@@ -63,15 +62,15 @@ pub(super) fn print(
     ]);
     for (what, value) in rows {
         match value.is_empty() && !what.starts_with("Runtime") {
-            true => ui.line(what)?,
-            false => ui.line(format!("{what:<20}{value}"))?,
+            true => said.line(what),
+            false => said.line(format!("{what:<20}{value}")),
         }
     }
-    ui.line("   ID        SIZE  PATH")?;
+    said.line("   ID        SIZE  PATH");
     for (id, (path, len)) in (1..).zip(paths.iter().zip(lens)) {
-        ui.line(format!("  {id:>3}  {:>10}  {}", human(*len), path.display()))?;
+        said.line(format!("  {id:>3}  {:>10}  {}", human(*len), path.display()));
     }
-    ui.line("")
+    said.line("");
 }
 
 /// The name of a profile as btrfs-progs print it.
