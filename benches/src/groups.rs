@@ -216,13 +216,13 @@ pub fn make_volume(device: &Arc<dyn Device>, groups: u64) -> Result<f64, String>
         filler.append(&engine, kept)?;
         let goal = Some(kept.end());
         gaps.push(engine.allocate_data(&mut reservation, GAP, SECTOR, goal, 1).map_err(text)?);
-        if group % 1024 == 0 && engine.wants_commit() {
+        if group % 1024 == 0 && engine.commits().is_wanted() {
             engine.commit().map_err(text)?;
         }
     }
     // Fill the last group, and the remaining space of other groups.
     loop {
-        let left = engine.accounts().data.free().min(KEPT);
+        let left = engine.reservations().accounts().data.free().min(KEPT);
         if left < SECTOR {
             break;
         }
@@ -232,7 +232,7 @@ pub fn make_volume(device: &Arc<dyn Device>, groups: u64) -> Result<f64, String>
     }
     filler.settle(&engine)?;
     engine.commit().map_err(text)?;
-    gaps.into_iter().for_each(|gap| engine.free_unused_data(gap));
+    gaps.into_iter().for_each(|gap| engine.allocation().free_unused_data(engine.storage(), gap));
     engine.shutdown().map_err(text)?;
     Ok(clock::since(start).as_secs_f64())
 }
@@ -292,17 +292,21 @@ impl Opened {
     fn allocations(&self, want: u64, rounds: u64) -> Result<(f64, f64), String> {
         // This many allocations at a time fit into a few gaps.
         let at_once = (16 * MIB / want).clamp(1, 64) as usize;
-        let probes = self.engine.alloc_stats().probes;
+        let probes = self.engine.storage().space().alloc_stats().probes;
         let mut held = Vec::with_capacity(64);
         let start = clock::now();
         for stream in 0..rounds {
             held.push(self.allocate(want, stream)?);
             if held.len() == at_once {
-                held.drain(..).for_each(|extent| self.engine.free_unused_data(extent));
+                held.drain(..).for_each(|extent| {
+                    self.engine.allocation().free_unused_data(self.engine.storage(), extent);
+                });
             }
         }
-        held.drain(..).for_each(|extent| self.engine.free_unused_data(extent));
-        let probes = self.engine.alloc_stats().probes - probes;
+        held.drain(..).for_each(|extent| {
+            self.engine.allocation().free_unused_data(self.engine.storage(), extent);
+        });
+        let probes = self.engine.storage().space().alloc_stats().probes - probes;
         Ok((nanos(start, rounds), probes as f64 / rounds as f64))
     }
 
@@ -341,7 +345,7 @@ impl Opened {
     }
 
     fn chunks(&mut self, rounds: u64, row: &mut Row) -> Result<(), String> {
-        let free = self.engine.accounts().data.free();
+        let free = self.engine.reservations().accounts().data.free();
         let all = self.engine.reserve_data(free).map_err(text)?;
         let before = self.engine.volume().map_size().0;
         let start = clock::now();
@@ -390,14 +394,16 @@ pub fn measure(device: &Arc<dyn Device>, groups: u64, rounds: u64) -> Result<Row
     let first = opened.allocate(SECTOR, 0)?;
     row.first = nanos(start, 1);
     row.first_reads = (opened.reads() - reads) as f64;
-    opened.engine.free_unused_data(first);
+    opened.engine.allocation().free_unused_data(opened.engine.storage(), first);
     // These allocations take whole gaps and keep them. So every few allocations load the free space
     // of a new group.
     let gaps = (groups * PIECES / 2).min(256);
     let start = clock::now();
     let held: Vec<_> = (0..gaps).map(|gap| opened.allocate(GAP, gap)).collect::<Result<_, _>>()?;
     row.gap = nanos(start, gaps);
-    held.into_iter().for_each(|extent| opened.engine.free_unused_data(extent));
+    held.into_iter().for_each(|extent| {
+        opened.engine.allocation().free_unused_data(opened.engine.storage(), extent);
+    });
     opened.lookups(rounds * 20, &mut row);
     (row.small, row.probes) = opened.allocations(SECTOR, rounds)?;
     (row.large, _) = opened.allocations(64 << 10, rounds)?;

@@ -70,7 +70,12 @@ impl Files {
         let (mut sums, mut new) = (Vec::new(), Vec::new());
         let view = self.engine.view();
         for piece in pieces {
-            let is_new = self.engine.claim_logged(&view, piece.extent)?;
+            let is_new = self.engine.allocation().claim_logged(
+                self.engine.storage(),
+                self.engine.commits(),
+                &view,
+                piece.extent,
+            )?;
             if is_new {
                 new.push(piece.extent);
             }

@@ -182,9 +182,10 @@ impl Files {
             let extent = match self.allocate_ahead(file, at, want, goal, &mut charge) {
                 Some(extent) => extent,
                 None => {
-                    let reserved = self.engine.reserve_data(want + self.engine.row_slack())?;
+                    let reserved =
+                        self.engine.reserve_data(want + self.engine.storage().row_slack())?;
                     let reserved = reserved.charged(charge.split(want));
-                    let rows = &mut self.engine.begin_rows();
+                    let rows = &mut self.engine.storage().begin_rows();
                     let mut supply = Supply { reserved, goal, rows };
                     let extent =
                         self.placement.allocate_one(&mut supply, want, self.params.sector)?;
@@ -196,7 +197,7 @@ impl Files {
             let part = at..at + extent.len;
             let put = self.put_prealloc(file, &part, extent, changes);
             if put.is_err() {
-                self.engine.free_unused_data(extent);
+                self.engine.allocation().free_unused_data(self.engine.storage(), extent);
             }
             put?;
             at = part.end;
@@ -219,7 +220,8 @@ impl Files {
             return None;
         }
         let ahead = at.max((AHEAD_STEPS - 1) * want).min(AHEAD_BYTES_MAX);
-        let window = file.window.get_or_init(|| self.engine.new_window());
+        let window =
+            file.window.get_or_init(|| buttress_txn::Window::new(self.engine.storage().space()));
         let ahead = self.params.floor(ahead);
         self.engine.allocate_ahead(window, want, ahead, goal.at, goal.stream, charge)
     }

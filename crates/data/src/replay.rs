@@ -39,7 +39,12 @@ impl Files {
         }
         let mut summed = None;
         if let Some(region) = new.region().filter(|region| !region.is_hole()) {
-            self.engine.claim_logged(&view, region.extent())?;
+            self.engine.allocation().claim_logged(
+                self.engine.storage(),
+                self.engine.commits(),
+                &view,
+                region.extent(),
+            )?;
             if matches!(new.extent.body, Body::Regular(_)) {
                 let part = Extent::new(region.disk.end(region.offset), region.len);
                 let plain = new.extent.compression == Compression::None;

@@ -103,7 +103,7 @@ impl Files {
         let Some(part) = self.placement.recall(file, range) else {
             return Ok(Overwrite::NotHere(stamp));
         };
-        if let Some(cause) = self.engine.aborted() {
+        if let Some(cause) = self.engine.commits().aborted() {
             return Err(buttress_txn::Error::Aborted(cause).into());
         }
         let written = self.volume.write(part.disk().start, data);
@@ -133,11 +133,11 @@ impl Files {
             Vec::new()
         };
         let in_place: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
-        let slack = (parts.len() as u64 + 1) * self.engine.row_slack();
+        let slack = (parts.len() as u64 + 1) * self.engine.storage().row_slack();
         let need = data.len() as u64 - in_place;
         let charge = self.engine.charge_quota(file.tree(), need)?;
         let reserved = self.engine.reserve_data(need + slack)?.charged(charge);
-        let rows = &mut self.engine.begin_rows();
+        let rows = &mut self.engine.storage().begin_rows();
         let mut supply = Supply { reserved, goal: file.goal(), rows };
         let mut placed = Vec::with_capacity(parts.len() + 1);
         let mut at = offset;
@@ -171,10 +171,10 @@ impl Files {
         let flags = file.with_item(|item| item.flags);
         let packed =
             choice.map_or_else(Vec::new, |choice| self.params.pack_slice(offset, data, choice));
-        let need = data.len() as u64 + self.engine.row_slack();
+        let need = data.len() as u64 + self.engine.storage().row_slack();
         let charge = self.engine.charge_quota(file.tree(), data.len() as u64)?;
         let reserved = self.engine.reserve_data(need)?.charged(charge);
-        let rows = &mut self.engine.begin_rows();
+        let rows = &mut self.engine.storage().begin_rows();
         let mut supply = Supply { reserved, goal: file.goal(), rows };
         let mut placed = Vec::with_capacity(packed.len() + 1);
         self.placement

@@ -214,7 +214,7 @@ impl Writeback {
     /// address.
     pub(crate) fn prepare(&self, jobs: &mut [Job<'_>]) {
         self.params.pack(jobs);
-        let mut rows = self.engine.begin_rows();
+        let mut rows = self.engine.storage().begin_rows();
         for job in jobs {
             self.place_all(job, &mut rows);
         }

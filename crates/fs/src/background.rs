@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_base::{activity, clock};
+use buttress_txn::{Flusher, Loader};
 
 use crate::mount::Mount;
 use crate::replace;
@@ -27,7 +28,7 @@ pub(crate) fn start(mount: &Arc<Mount>) {
     };
     // Attach the flusher here, not in its thread. Otherwise a caller that reserves space before the
     // thread runs would find no flusher.
-    let flusher = mount.engine.attach_flusher();
+    let flusher = Flusher::attach(Arc::clone(&mount.engine));
     // Set the flag before the thread starts. From its first work on, `clean_all` must wait for the
     // thread.
     mount.cleaner.set_thread(true);
@@ -61,10 +62,10 @@ pub(crate) fn stop(mount: &Mount) {
     mount.writeback.stop();
     mount.inodes.cleaning().stop();
     mount.stop.set();
-    mount.engine.call_flusher();
+    mount.engine.flushers().call();
     mount.engine.reservations().call_ahead();
-    mount.engine.stop_learning();
-    mount.engine.call_loader();
+    mount.engine.storage().stop_learning();
+    mount.engine.storage().call_loader();
     mount.threads.join();
     mount.cleaner.set_thread(false);
 }
@@ -72,7 +73,7 @@ pub(crate) fn stop(mount: &Mount) {
 /// Reads the block groups, if the mount did not read them when it was opened. Then reads the free
 /// space of the groups that will be used.
 fn load(mount: &Mount) {
-    let loader = mount.engine.attach_loader();
+    let loader = Loader::attach(Arc::clone(&mount.engine));
     if mount.engine.know_groups().is_err() {
         return;
     }
@@ -91,14 +92,14 @@ fn commit_now_and_then(mount: &Mount) {
             mount.times.put_all();
         }
         let due = clock::since(last) >= mount.options.commit_interval;
-        if !due && !mount.engine.wants_commit() {
+        if !due && !mount.engine.commits().is_wanted() {
             continue;
         }
         if due || mount.options.flushoncommit {
             mount.writeback.write_all();
         }
         mount.times.put_for_commit();
-        if due && !mount.engine.is_dirty() {
+        if due && !mount.engine.commits().is_dirty() {
             last = clock::now();
             continue;
         }

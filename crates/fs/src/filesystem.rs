@@ -57,7 +57,11 @@ impl Mounted {
             background::stop(mount);
             mount.writeback.forget_all();
             mount.times.forget_all();
-            return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
+            return mount
+                .engine
+                .commits()
+                .aborted()
+                .map_or(Ok(()), |_| mount.status.expect_writable());
         }
         mount.upkeep.stop_work();
         let synced = mount.sync();
@@ -153,7 +157,7 @@ impl Filesystem {
     /// background since the last call.
     pub fn sync(&self) -> Result<()> {
         let mount = self.mount();
-        if mount.status.read_only_reason().is_some() && mount.engine.aborted().is_none() {
+        if mount.status.read_only_reason().is_some() && mount.engine.commits().aborted().is_none() {
             return Ok(());
         }
         let engine = Arc::clone(&mount.engine);
@@ -176,7 +180,7 @@ impl Filesystem {
     /// `Io`, `NoSpace`, `Aborted`.
     pub fn commit(&self) -> Result<()> {
         let mount = self.mount();
-        if let Some(cause) = mount.engine.aborted() {
+        if let Some(cause) = mount.engine.commits().aborted() {
             return Err(buttress_txn::Error::Aborted(cause).into());
         }
         if mount.status.read_only_reason().is_none() {
@@ -227,7 +231,7 @@ impl Filesystem {
     /// that is freed meanwhile is not used again, so hold the commit no longer than needed.
     #[must_use]
     pub fn hold_commit(&self) -> HeldCommit {
-        self.mount().engine.hold_commit()
+        self.mount().engine.commits().hold_commit(self.mount().engine.storage())
     }
 
     /// The reason why the volume cannot be changed. `None` if it can be changed.

@@ -41,7 +41,7 @@ impl Filesystem {
     /// written.
     #[must_use]
     pub fn superblock(&self) -> Superblock {
-        (*self.mount().engine.last_superblock()).clone()
+        (*self.mount().engine.commits().superblock()).clone()
     }
 
     /// As [`Filesystem::commit`], for a caller that then reads the committed trees. If a failed
@@ -63,7 +63,7 @@ impl Filesystem {
     /// The last durable transaction.
     #[must_use]
     pub fn committed(&self) -> Generation {
-        self.mount().engine.published()
+        self.mount().engine.commits().published()
     }
 
     /// The running transaction: changes made now are part of it.

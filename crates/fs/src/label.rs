@@ -16,7 +16,7 @@ impl Filesystem {
     /// The label, padded with zeros. The call does not wait for a commit that is being written.
     #[must_use]
     pub fn label(&self) -> [u8; 256] {
-        self.mount().engine.last_superblock().label
+        self.mount().engine.commits().superblock().label
     }
 
     /// Gives the volume another label, of at most 255 bytes, and makes the new label durable. An
@@ -35,7 +35,7 @@ impl Filesystem {
         if label.iter().any(|byte| matches!(byte, b'\n' | 0)) {
             return Err(Error::invalid("a label with a line break or a zero byte"));
         }
-        let mut turn = mount.engine.commit_turn();
+        let mut turn = mount.engine.commits().commit_turn();
         let mut superblock = turn.superblock().clone();
         superblock.label = [0; 256];
         superblock.label[..label.len()].copy_from_slice(label);

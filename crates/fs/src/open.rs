@@ -139,7 +139,7 @@ fn open_at(
 fn begin_work(mount: &Arc<Mount>) -> Result<()> {
     mount.engine.commit_replacement_anew()?;
     mount.maintenance.leave_missing_behind()?;
-    mount.engine.count_subvolumes()?;
+    mount.engine.commits().count_subvolumes()?;
     mount.maintenance.drop_leftovers()?;
     for id in orphan::list(&mount.engine.view(), TreeId::DATA_RELOC)? {
         // An interrupted balance of Linux copied data into this inode.

@@ -101,7 +101,11 @@ impl Filesystem {
                 return Err(buttress_txn::Error::Busy(why).into());
             }
             for _ in 0..COUNTS_MAX {
-                let counts = self.mount().engine.count_quotas(watch)?;
+                let counts = self
+                    .mount()
+                    .engine
+                    .storage()
+                    .count_quotas(self.mount().engine.commits(), watch)?;
                 turn.make(QuotaChange::Count(Arc::new(counts)))?;
                 turn.quotas = self.quotas()?;
                 let is_old = |quotas: &Quotas| quotas.status.flags & QuotaStatus::INCONSISTENT != 0;

@@ -57,7 +57,8 @@ impl Filesystem {
     #[must_use]
     pub fn is_replace_target(&self, device: &dyn Device) -> bool {
         let engine = &self.mount().engine;
-        let is_unfinished = matches!(engine.unfinished_replacement(), Ok(Some(_)));
+        let is_unfinished =
+            matches!(engine.commits().unfinished_replacement(engine.store()), Ok(Some(_)));
         is_unfinished && engine.volume().is_target(device)
     }
 
@@ -73,8 +74,11 @@ impl Filesystem {
         if let Some(status) = mount.upkeep.running_replacement() {
             return Ok(Some(status));
         }
-        let Some(item) = mount.engine.replacement()? else { return Ok(None) };
-        let total = mount.engine.device_item(item.source).map_or(0, |item| item.total_bytes);
+        let Some(item) = mount.engine.commits().replacement(mount.engine.store())? else {
+            return Ok(None);
+        };
+        let total =
+            mount.engine.storage().device_item(item.source).map_or(0, |item| item.total_bytes);
         // The new device knows how far the copy has come; the record of an unfinished one does not.
         let pair = mount.engine.volume().target().and_then(|target| target.pair);
         let cursor_left = pair.map_or(item.cursor_left, |pair| pair.cursor());
@@ -93,7 +97,7 @@ impl Filesystem {
         if let Some(is_cancelled) = mount.upkeep.cancel_replace() {
             return Ok(is_cancelled);
         }
-        if mount.engine.unfinished_replacement()?.is_none() {
+        if mount.engine.commits().unfinished_replacement(mount.engine.store())?.is_none() {
             return Ok(false);
         }
         let _turn = mount.upkeep.begin_work(UpkeepTask::Replace)?;
@@ -146,7 +150,9 @@ pub(crate) fn resume(
     mount: &Mount,
     watch: &mut dyn FnMut(&BalanceProgress) -> bool,
 ) -> Result<Option<ScrubProgress>> {
-    let Some(item) = mount.engine.unfinished_replacement()? else { return Ok(None) };
+    let Some(item) = mount.engine.commits().unfinished_replacement(mount.engine.store())? else {
+        return Ok(None);
+    };
     let Some(target) = mount.engine.volume().target() else { return Ok(None) };
     replace(mount, item.source, target.device, watch).map(Some)
 }

@@ -43,7 +43,7 @@ const ITEMS_EACH: u64 = 8;
 
 /// Replays the found log into the trees, if there is one.
 pub(crate) fn replay(engine: &Engine, files: &Files, superblock: &Superblock) -> Result<()> {
-    let Some(logs) = engine.take_log() else { return Ok(()) };
+    let Some(logs) = engine.commits().take_log() else { return Ok(()) };
     let items = logs.iter().map(|log| log.items.len() as u64).sum::<u64>() * ITEMS_EACH + 64;
     let bytes: u64 = logs.iter().flat_map(|log| log.items.values()).map(|i| i.len() as u64).sum();
     let clip = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);

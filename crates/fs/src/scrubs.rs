@@ -71,7 +71,7 @@ impl Filesystem {
     ) -> Result<(ScrubProgress, bool)> {
         let mount = self.mount();
         let running = Running::begin(&mount.scrubs);
-        if mount.engine.aborted().is_none() {
+        if mount.engine.commits().aborted().is_none() {
             self.commit()?;
         }
         let mut watch = |progress: &ScrubProgress| !running.is_cancelled() && watch(progress);

@@ -74,7 +74,7 @@ impl Space {
         // Without a flusher, this thread writes back itself. Writeback gives reservations back. An
         // operation that frees space need not write back, because unused reservations never make it
         // fail (`reserve::P4`).
-        if class == ReserveClass::Normal && !self.engine.has_flusher() {
+        if class == ReserveClass::Normal && !self.engine.flushers().any() {
             self.engine.check_cancelled()?;
             self.writeback.write_all();
             self.times.put_set();

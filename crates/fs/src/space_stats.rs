@@ -56,10 +56,10 @@ impl Filesystem {
     pub fn space_stats(&self) -> SpaceStats {
         let mount = self.mount();
         SpaceStats {
-            accounts: mount.engine.accounts(),
+            accounts: mount.engine.reservations().accounts(),
             waiting_bytes: (
-                mount.engine.waiting_bytes(SpaceKind::Data),
-                mount.engine.waiting_bytes(SpaceKind::Metadata),
+                mount.engine.queues().waiting_bytes(SpaceKind::Data),
+                mount.engine.queues().waiting_bytes(SpaceKind::Metadata),
             ),
             engine: mount.engine.statistics(),
             last_refusal: mount.engine.last_refusal(),

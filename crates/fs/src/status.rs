@@ -60,7 +60,7 @@ impl Status {
 
     /// Fails if changes are forbidden (W1).
     pub(crate) fn expect_writable(&self) -> Result<()> {
-        if let Some(cause) = self.engine.aborted() {
+        if let Some(cause) = self.engine.commits().aborted() {
             return Err(buttress_txn::Error::Aborted(cause).into());
         }
         match self.read_only_reason() {

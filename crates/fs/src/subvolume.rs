@@ -78,7 +78,7 @@ impl Filesystem {
         batch.set(names::item_key(ROOT_TREE_DIR.ino, b"default"), Change::Names(vec![entry]));
         let reservation = mount.space.reserve(batch.cost(0), ReserveClass::Normal)?;
         // Linux sets this feature flag when the default changes, and never clears it.
-        mount.engine.need_feature(Incompat::DEFAULT_SUBVOL);
+        mount.engine.commits().need_feature(Incompat::DEFAULT_SUBVOL);
         let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         Ok(())

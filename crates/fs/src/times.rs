@@ -124,7 +124,7 @@ impl Times {
         let cell = &inode.cell;
         let is_kept = !cell.home.is_dead() && !cell.home.is_read_only() && cell.nlink() > 0;
         let is_allowed = match inode.room {
-            Some(_) => self.engine.aborted().is_none(),
+            Some(_) => self.engine.commits().aborted().is_none(),
             None => cell.expect_writable(&self.status).is_ok(),
         };
         is_kept && is_allowed && cell.file.has_unsaved_times()

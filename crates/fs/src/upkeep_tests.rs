@@ -155,7 +155,7 @@ fn mover_sees_changes_that_come_after_its_search() {
         for _ in 0..3 {
             let groups = engine.group_fill().into_iter().map(|(start, ..)| start);
             let is_data = |start| {
-                let group = engine.space().group_at(start);
+                let group = engine.storage().space().group_at(start);
                 group.is_some_and(|group| group.kind() == SpaceKind::Data)
             };
             for start in groups.filter(|start| is_data(*start)).collect::<Vec<_>>() {

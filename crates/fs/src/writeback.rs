@@ -263,7 +263,7 @@ impl Writeback {
     /// The delay for a writer that has just made `bytes` dirty. Without threads that write back, a
     /// delay would be useless.
     fn delay(&self, bytes: u64, dirty: u64, pressure: Option<u64>) -> Duration {
-        if bytes == 0 || !self.engine.has_flusher() {
+        if bytes == 0 || !self.engine.flushers().any() {
             return Duration::ZERO;
         }
         // Limit dirty data to the amount that would use up the metadata, if this amount is less

@@ -106,7 +106,7 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> LogResult<(
     let extent = parse(tree, at, item)?;
     if let Some(region) = extent.region().filter(|region| !region.is_hole()) {
         // A chunk of this transaction is unknown after a crash.
-        let group = draft.engine.space().group_at(region.disk);
+        let group = draft.engine.storage().space().group_at(region.disk);
         let known = draft.base.committed_generation();
         if group.is_none_or(|group| group.birth() > known) {
             return Err(NoLog::Commit(CommitReason::NewChunk));

@@ -40,7 +40,7 @@ impl SyncLog {
         if !self.options.is_on || self.engine.check_writable().is_err() {
             return None;
         }
-        let unwritten = self.engine.open_unwritten()?;
+        let unwritten = self.engine.allocation().open_unwritten()?;
         Some(LoggedWrite { log: self, data: None, _unwritten: unwritten })
     }
 }

@@ -63,7 +63,7 @@ impl OtherCopies {
     /// Returns the copies to which a node is written at once.
     pub(crate) fn wanted(&self, engine: &Engine, rule: LogCopies, at: Logical) -> Copies {
         let may_wait = rule == LogCopies::First
-            && engine.has_committed()
+            && engine.commits().has_committed()
             && engine.volume().has_copies_beside(at)
             && !self.whole.contains(&at);
         if may_wait { Copies::First } else { Copies::All }

@@ -82,7 +82,7 @@ impl SyncLog {
             std::thread::yield_now();
         }
         // Threads that arrive during the present commit or log join this batch.
-        let mut turn = self.engine.commit_turn();
+        let mut turn = self.engine.commits().commit_turn();
         let batch = self.queue.take();
         let start = clock::now();
         let outcome = self.log_inodes(&mut turn, &batch.wanted);
@@ -188,7 +188,7 @@ impl SyncLog {
         // The rest of the row is given back before the write, so that the row has only these nodes.
         hold.rows.close();
         let parts: Vec<_> = nodes.iter().map(|(at, bytes, _)| (*at, *bytes)).collect();
-        let gaps = self.engine.row_gaps(&parts);
+        let gaps = self.engine.storage().row_gaps(&parts);
         let zeros = gaps.parts().map(|(at, bytes)| (at, bytes, Copies::All));
         let single = nodes.iter().filter(|(_, _, copies)| *copies == Copies::First);
         let single: Vec<Logical> = single.map(|(at, ..)| *at).collect();

@@ -136,7 +136,7 @@ impl SyncLog {
     /// Locks the writer and holds its log, so no commit ends this log meanwhile. If a commit ended
     /// the log before this call, a new log begins.
     pub(crate) fn hold(&self) -> (LogHold<'_>, MutexGuard<'_, Writer>) {
-        let hold = self.engine.hold_log();
+        let hold = self.engine.allocation().hold_log(self.engine.storage(), self.engine.commits());
         let mut writer = self.writer.lock();
         if writer.since() != hold.ended() {
             *writer = Writer::begun(hold.ended());
@@ -148,7 +148,7 @@ impl SyncLog {
 
     /// Frees the memory of a log that a commit has ended.
     pub(crate) fn forget_ended(&self) {
-        if self.engine.logs_ended() != self.since.load(Ordering::Relaxed) {
+        if self.engine.allocation().logs_ended() != self.since.load(Ordering::Relaxed) {
             drop(self.hold());
         }
     }

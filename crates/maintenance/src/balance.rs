@@ -126,16 +126,18 @@ impl Maintenance {
     ) -> Result<BalanceProgress> {
         let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System];
         let target = |kind| Some((kind, Some(options.of_kind(kind)?.convert?)));
-        let mut targets: Vec<_> =
-            kinds.into_iter().filter_map(|kind| target(self.engine().kind_flags(kind))).collect();
+        let mut targets: Vec<_> = kinds
+            .into_iter()
+            .filter_map(|kind| target(self.engine().storage().kind_flags(kind)))
+            .collect();
         let mut progress = BalanceProgress::default();
         let chosen = self.choose(options, &mut progress);
-        self.engine().set_targets(&targets);
+        self.engine().storage().set_targets(&targets);
         let outcome = self
             .room_for(&chosen)
             .and_then(|()| self.move_groups(&chosen, &mut progress, users, watch));
         targets.iter_mut().for_each(|(_, profile)| *profile = None);
-        self.engine().set_targets(&targets);
+        self.engine().storage().set_targets(&targets);
         outcome.map(|()| progress)
     }
 
@@ -150,7 +152,7 @@ impl Maintenance {
             let filter = options.of_kind(BlockGroupFlags(kind));
             left[kind as usize] = filter.and_then(|f| f.limit).unwrap_or(u64::MAX);
         }
-        for group in self.engine().space().groups().iter() {
+        for group in self.engine().storage().space().groups().iter() {
             let Some(chunk) = self.volume().chunk_at(group.start()) else { continue };
             let Some(filter) = options.of_kind(chunk.flags.kind()) else { continue };
             progress.considered += 1;
@@ -175,6 +177,7 @@ impl Maintenance {
                 *converts
                     && self
                         .engine()
+                        .storage()
                         .space()
                         .group_at(*start)
                         .is_some_and(|group| group.kind() == kind)
@@ -203,7 +206,7 @@ impl Maintenance {
         let mut bound = self.loops().begin(name::CHOSEN, chosen.len() as u64);
         for (start, _) in chosen {
             bound.step()?;
-            if self.engine().space().group_at(*start).is_none() {
+            if self.engine().storage().space().group_at(*start).is_none() {
                 // The group was empty, and a commit removed it.
                 progress.completed += 1;
                 continue;
@@ -246,13 +249,18 @@ impl Maintenance {
         self.engine().check_writable()?;
         self.expect_no_balance()?;
         self.expect_not_replaced(id)?;
-        self.engine().use_device(id, from > 0);
+        self.engine().storage().use_device(
+            self.engine().commits(),
+            self.engine().reservations(),
+            id,
+            from > 0,
+        );
         let filter =
             Filter { devid: Some(id), drange: Some((from, u64::MAX)), ..Filter::default() };
         let some = Some(filter);
         let options = BalanceOptions { data: some.clone(), metadata: some.clone(), system: some };
         if from > 0 {
-            self.engine().hide_device(id, from);
+            self.engine().storage().hide_device(id, from);
         }
         let mut progress = BalanceProgress::default();
         let chosen = self.choose(&options, &mut progress);
@@ -265,8 +273,13 @@ impl Maintenance {
             other => other,
         };
         if outcome.is_err() {
-            self.engine().use_device(id, true);
-            self.engine().show_device(id, from);
+            self.engine().storage().use_device(
+                self.engine().commits(),
+                self.engine().reservations(),
+                id,
+                true,
+            );
+            self.engine().storage().show_device(self.engine().commits(), id, from);
         }
         outcome.map(|()| progress)
     }

@@ -260,7 +260,7 @@ impl Maintenance {
     ) -> Result<BalanceProgress> {
         let outcome = self.move_chosen(options, users, watch);
         if !outcome.as_ref().is_ok_and(|progress| progress.is_paused)
-            && self.engine().aborted().is_none()
+            && self.engine().commits().aborted().is_none()
         {
             self.keep_balance(None)?;
         }
@@ -270,8 +270,8 @@ impl Maintenance {
     fn expect_profiles(&self, options: &BalanceOptions) -> Result<()> {
         for (kind, profile) in options.targets() {
             let mixed = BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA);
-            let kind = if self.engine().space().is_mixed() { mixed } else { kind };
-            if !self.engine().can_have(kind, profile) {
+            let kind = if self.engine().storage().space().is_mixed() { mixed } else { kind };
+            if !self.engine().storage().can_have(self.engine().commits(), kind, profile) {
                 return Err(Error::NoSpace("a profile that needs more devices, or is not written"));
             }
         }

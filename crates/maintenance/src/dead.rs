@@ -15,7 +15,7 @@ use crate::bound::{Steps, name};
 
 /// The most references that one step changes. If space is short, a step is smaller and works on
 /// fewer subvolumes, since each subvolume needs
-/// [`Engine::drop_min`](buttress_txn::Engine::drop_min). The smallest step works on one subvolume.
+/// [`drop_min`](buttress_txn::drop_min). The smallest step works on one subvolume.
 const STEP_MAX: u32 = 32 << 10;
 const STEP_MIN: u32 = 64;
 
@@ -91,7 +91,7 @@ impl Maintenance {
             return Ok(dead);
         }
         let (budget, reservation) = self.reserve_step()?;
-        let count = (budget / self.engine().drop_min())
+        let count = (budget / buttress_txn::drop_min(self.engine().storage()))
             .clamp(1, u32::try_from(dead.len()).unwrap_or(u32::MAX));
         let now = &dead[..count as usize];
         self.count_drops(now)?;
@@ -123,7 +123,7 @@ impl Maintenance {
 
     /// The most steps that drop a tree, from the number of nodes that the bytes in use can hold.
     fn drop_steps_max(&self) -> u64 {
-        let used = self.engine().between_commits(|superblock| superblock.bytes_used);
+        let used = self.engine().commits().between_commits(|superblock| superblock.bytes_used);
         2 * (used / u64::from(self.geometry().nodesize)) + 2
     }
 

@@ -23,7 +23,7 @@ impl Maintenance {
     /// When the volume cannot be written.
     pub fn enroll_device(&self, item: DeviceItem) -> Result<()> {
         self.engine().check_writable()?;
-        self.engine().add_device(item);
+        self.engine().storage().add_device(self.engine().commits(), item);
         self.engine().commit()?;
         self.engine().settle_superblocks()
     }
@@ -36,7 +36,7 @@ impl Maintenance {
     ///
     /// As [`relocate_group`](Self::relocate_group).
     pub fn move_system_off_seeds(&self) -> Result<()> {
-        for group in self.engine().space().groups_of(SpaceKind::System) {
+        for group in self.engine().storage().space().groups_of(SpaceKind::System) {
             if self.volume().is_on_seed(group.start()) {
                 self.relocate_group(group.start(), &Alone, &mut |_| {})?;
             }
@@ -50,7 +50,7 @@ impl Maintenance {
         // `know_groups` fails only while the volume is being closed. An empty answer is right in
         // that case.
         let _ = self.engine().know_groups();
-        let known = self.engine().device_ids();
+        let known = self.engine().storage().device_ids();
         known.into_iter().filter(|id| self.volume().device(*id).is_none()).collect()
     }
 
@@ -75,7 +75,7 @@ impl Maintenance {
     #[must_use]
     pub fn next_device(&self) -> DeviceId {
         let _ = self.engine().know_groups();
-        self.engine().next_device_id()
+        self.engine().storage().next_device_id()
     }
 
     /// Gives a device another size, in bytes. A device that can grow is lengthened first, so a
@@ -100,16 +100,16 @@ impl Maintenance {
             let failed = |source| buttress_volume::Error::Device { device: id, source };
             device.device.grow(total_bytes).map_err(failed)?;
         }
-        let item = self.engine().resize_device(id, total_bytes)?;
+        let item = self.engine().storage().resize_device(id, total_bytes)?;
         self.volume().update_device(item);
-        self.engine().change_device(DeviceChange::Set(item));
+        self.engine().commits().change_device(DeviceChange::Set(item));
         self.engine().commit()?;
         self.engine().settle_superblocks()
     }
 
     /// Fails for a device of a seed, which can only be removed.
     pub(crate) fn expect_own(&self, id: DeviceId) -> Result<()> {
-        match self.engine().is_of_seed(id) {
+        match self.engine().storage().is_of_seed(id) {
             true => Err(Error::Busy("the device is a seed's: it can be removed")),
             false => Ok(()),
         }
@@ -146,9 +146,9 @@ impl Maintenance {
         if in_use {
             return Err(Error::NoSpace("chunks on the device that is to go"));
         }
-        self.engine().forget_device(id)?;
+        self.engine().storage().forget_device(id)?;
         self.volume().remove_device(id);
-        self.engine().change_device(DeviceChange::Gone(id));
+        self.engine().commits().change_device(DeviceChange::Gone(id));
         self.engine().commit()?;
         self.engine().settle_superblocks()
     }

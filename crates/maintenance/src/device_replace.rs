@@ -67,11 +67,11 @@ impl Maintenance {
         self.engine().check_writable()?;
         self.expect_own(id)?;
         self.expect_no_balance()?;
-        let item = self.engine().device_item(id)?;
+        let item = self.engine().storage().device_item(id)?;
         if new.len() < item.total_bytes {
             return Err(Error::NoSpace("a device that is smaller than the one it replaces"));
         }
-        let found = self.engine().unfinished_replacement()?;
+        let found = self.engine().commits().unfinished_replacement(self.engine().store())?;
         let is_anothers =
             |found: &ReplaceItem| found.source != id || !self.volume().is_target(&*new);
         if found.as_ref().is_some_and(is_anothers) {
@@ -92,7 +92,7 @@ impl Maintenance {
             true => self.copy_device(&mut target, item, &mut record, &mut how),
             false => self.fill_device(&target, item, record, &mut how),
         };
-        if replaced.is_ok() || self.engine().aborted().is_some() {
+        if replaced.is_ok() || self.engine().commits().aborted().is_some() {
             return replaced;
         }
         let is_suspended = matches!(replaced, Err(Error::Stopped)) && (how.is_suspended)();
@@ -112,7 +112,10 @@ impl Maintenance {
     ///
     /// As a commit.
     pub fn cancel_replacement(&self, now: i64) -> Result<bool> {
-        let Some(found) = self.engine().unfinished_replacement()? else { return Ok(false) };
+        let Some(found) = self.engine().commits().unfinished_replacement(self.engine().store())?
+        else {
+            return Ok(false);
+        };
         self.engine().check_writable()?;
         let stopped = u64::try_from(now).unwrap_or(0);
         let record = ReplaceItem { phase: ReplacePhase::Canceled, stopped, ..found };
@@ -136,7 +139,7 @@ impl Maintenance {
 
     /// Fails for a device that is being replaced.
     pub(crate) fn expect_not_replaced(&self, id: DeviceId) -> Result<()> {
-        match self.engine().unfinished_replacement()? {
+        match self.engine().commits().unfinished_replacement(self.engine().store())? {
             Some(found) if found.source == id => {
                 Err(Error::Busy("the device is being replaced: finish that, or cancel it"))
             }
@@ -145,7 +148,7 @@ impl Maintenance {
     }
 
     fn record(&self, record: ReplaceItem) {
-        self.engine().change_device(DeviceChange::Replacement(record));
+        self.engine().commits().change_device(DeviceChange::Replacement(record));
     }
 
     /// The new device with its own identifier. What it held is erased, unless it holds the
@@ -227,10 +230,10 @@ impl Maintenance {
             if let Some(device) = self.volume().device(id) {
                 device.reset_stats();
             }
-            self.engine().reuse_device(id);
+            self.engine().storage().reuse_device(id);
             self.record(done);
             // The commit makes the old device outdated, in case it is attached again.
-            self.engine().change_device(DeviceChange::Set(item));
+            self.engine().commits().change_device(DeviceChange::Set(item));
             Some(old)
         })?;
         let Some(old) = old else {
@@ -257,7 +260,7 @@ impl Maintenance {
         self.engine().commit_after(|| self.record(record))?;
         // The record becomes durable before the target's superblock. After a crash in between,
         // Linux still mounts the degraded volume.
-        let superblock = self.engine().between_commits(Clone::clone);
+        let superblock = self.engine().commits().between_commits(Clone::clone);
         self.volume().mark_target(target, &superblock)?;
         self.volume().forget_target();
         let old = self.volume().exchange_device(Arc::clone(&target.device), item);
@@ -288,9 +291,9 @@ impl Maintenance {
         };
         device.reset_stats();
         device.heal();
-        self.engine().reuse_device(id);
+        self.engine().storage().reuse_device(id);
         self.record(finished(record, &item, how, &found));
-        self.engine().change_device(DeviceChange::Set(item));
+        self.engine().commits().change_device(DeviceChange::Set(item));
         self.volume().flush()?;
         self.volume().lead_with(id);
         self.engine().commit()?;

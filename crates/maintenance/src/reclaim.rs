@@ -31,7 +31,7 @@ impl Maintenance {
                 let (used, len) = (u128::from(group.used()), u128::from(group.len()));
                 used > 0 && used * 100 < len * u128::from(below)
             };
-            let groups = self.engine().space().groups_of(kind);
+            let groups = self.engine().storage().space().groups_of(kind);
             let mut chosen: Vec<(u64, Logical)> = groups
                 .iter()
                 .filter(|g| few(g) && may(g.start()))
@@ -39,11 +39,12 @@ impl Maintenance {
                 .collect();
             chosen.sort_unstable();
             for (_, start) in chosen {
-                let Some(group) = self.engine().space().group_at(start) else { continue };
+                let Some(group) = self.engine().storage().space().group_at(start) else { continue };
                 let (used, free) = (group.used(), group.len() - group.used());
                 // The contents cannot go to the free space of the group itself. A new chunk for
                 // them would gain nothing.
-                let elsewhere = self.engine().space().account(kind).free().saturating_sub(free);
+                let elsewhere =
+                    self.engine().storage().space().account(kind).free().saturating_sub(free);
                 if elsewhere < used + used / 8 + (1 << 20) {
                     break;
                 }

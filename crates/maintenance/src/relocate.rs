@@ -120,6 +120,7 @@ impl Maintenance {
         drop(view);
         let group = self
             .engine()
+            .storage()
             .space()
             .group_at(start)
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
@@ -128,7 +129,7 @@ impl Maintenance {
         self.make_room_for_move(&group, group.available())?;
         let held = self.engine().hold_read_only(start)?;
         self.make_room_for_move(&group, 0)?;
-        self.engine().close_windows();
+        self.engine().allocation().close_windows();
         held.drain();
         // If a step fails, the group can be used again as before.
         self.empty_group(group.range(), users, watch).and_then(|()| self.drop_group(start))
@@ -148,7 +149,7 @@ impl Maintenance {
         // as the usual maximum; Linux preallocates extents of that length.
         let whole = if kind == SpaceKind::Data { bytes.min(2 * limits::MAX_EXTENT) } else { 0 };
         let is_tight = || {
-            let account = self.engine().space().account(kind);
+            let account = self.engine().storage().space().account(kind);
             let free = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
             match kind {
                 SpaceKind::Data => free < bytes,
@@ -156,7 +157,7 @@ impl Maintenance {
             }
         };
         // The need may grow while chunks are made, by the space that others reserve.
-        let others = self.engine().space().account(kind).may_use;
+        let others = self.engine().storage().space().account(kind).may_use;
         let parts = [bytes, bytes, whole, leaving, others, 1 << 20];
         let needed = parts.into_iter().fold(0, u64::saturating_add);
         let most = steps_through(needed.saturating_mul(2), limits::STRIPE_LEN);
@@ -165,10 +166,14 @@ impl Maintenance {
             bound.step()?;
             // The devices may have no room for a chunk that is longer than usual, since they keep
             // room for metadata. In that case the usual length is tried.
-            if !self.engine().add_chunk_for(kind, whole)?
-                && (whole == 0 || !self.engine().add_chunk(kind)?)
+            if !self.engine().storage().add_chunk_for(
+                self.engine().commits(),
+                self.engine().reservations(),
+                kind,
+                whole,
+            )? && (whole == 0 || !self.engine().add_chunk(kind)?)
             {
-                let account = self.engine().space().account(kind);
+                let account = self.engine().storage().space().account(kind);
                 // No chunk can be made. The move of metadata then goes on if the free space beyond
                 // reservations holds the group's nodes once.
                 let least = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
@@ -303,7 +308,7 @@ impl Maintenance {
             }
             let items = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(7) + 8;
             let bytes = (sums.sectors() * self.geometry().csum.size() + 64 * count) as u64;
-            let stripes = match self.engine().has_stripe_tree() {
+            let stripes = match self.engine().commits().has_stripe_tree() {
                 true => StripeItem::bytes_max(new.len),
                 false => 0,
             };
@@ -341,7 +346,7 @@ impl Maintenance {
             })
         });
         if !moved {
-            self.engine().free_unused_data(new);
+            self.engine().allocation().free_unused_data(self.engine().storage(), new);
         }
         outcome.map(|()| count)
     }
@@ -393,7 +398,7 @@ impl Maintenance {
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
         // Only the caller may stop a move, so a signal to the thread does not end the wait for
         // space.
-        let whole = old.len + self.engine().row_slack();
+        let whole = old.len + self.engine().storage().row_slack();
         let mut reservation =
             buttress_base::interrupt::without_cancel(|| self.engine().reserve_data(whole))?;
         // A superblock copy may cut the free space of the first new chunk into pieces, but not the
@@ -405,7 +410,12 @@ impl Maintenance {
                 // There is enough free space, but only in shorter runs. A new chunk is one run.
                 Err(Error::NoSpace(_))
                     if tries.next().is_some()
-                        && self.engine().add_chunk_for(SpaceKind::Data, whole)? => {}
+                        && self.engine().storage().add_chunk_for(
+                            self.engine().commits(),
+                            self.engine().reservations(),
+                            SpaceKind::Data,
+                            whole,
+                        )? => {}
                 Err(error) => return Err(error),
             }
         };
@@ -431,7 +441,9 @@ impl Maintenance {
             above.wrote(new);
             Ok(sums)
         };
-        copy().map(|sums| (new, sums)).inspect_err(|_| self.engine().free_unused_data(new))
+        copy().map(|sums| (new, sums)).inspect_err(|_| {
+            self.engine().allocation().free_unused_data(self.engine().storage(), new);
+        })
     }
 
     /// Removes an empty group and its chunk, and makes the removal durable.
@@ -442,9 +454,9 @@ impl Maintenance {
         while clock::since(begun) < READERS_MAX {
             waits.step()?;
             self.expect_moving()?;
-            self.engine().release_pinned();
+            self.engine().allocation().release_pinned(self.engine().storage());
             // If the group no longer exists, a commit found it empty and removed it first.
-            if self.engine().remove_group(start)? {
+            if self.engine().storage().remove_group(self.engine().commits(), start)? {
                 self.engine().commit()?;
                 return Ok(());
             }

@@ -58,7 +58,7 @@ impl Maintenance {
         self.engine().know_groups()?;
         let repairs = !options.read_only && self.engine().read_only().is_none();
         let mut progress = ScrubProgress { position: options.from, ..ScrubProgress::default() };
-        for (group, used) in self.engine().committed_groups() {
+        for (group, used) in self.engine().commits().committed_groups() {
             // On a damaged volume the sum of the recorded sizes may exceed 64 bits.
             progress.total = progress.total.saturating_add(used);
             let copies = u64::from(self.volume().mirrors(group.start));
@@ -73,7 +73,16 @@ impl Maintenance {
         for chunk in chunks.iter() {
             let end = chunk.logical.end(chunk.len);
             let wanted = progress.position < end && options.hold_groups;
-            let held = wanted.then(|| self.engine().hold_for_scrub(chunk.logical)).flatten();
+            let held = wanted
+                .then(|| {
+                    self.engine().allocation().hold_for_scrub(
+                        self.engine().storage(),
+                        self.engine().commits(),
+                        self.engine().reservations(),
+                        chunk.logical,
+                    )
+                })
+                .flatten();
             progress.groups_held += u64::from(held.is_some());
             let is_still = &|| match &held {
                 Some(held) => held.is_held(),
@@ -269,7 +278,7 @@ impl Maintenance {
     fn scrub_superblocks(&self, repairs: bool, progress: &mut ScrubProgress) -> Result<()> {
         // Superblocks of seeds are not repaired.
         let mut bad = 0;
-        self.engine().between_commits(|superblock| {
+        self.engine().commits().between_commits(|superblock| {
             for device in self.volume().devices().iter().filter(|device| !device.is_lost()) {
                 let last = device.seed.unwrap_or(superblock.generation);
                 let end = device.current_item().total_bytes.min(device.device.len());

@@ -70,22 +70,23 @@ impl Maintenance {
         self.engine().check_writable()?;
         // Data that was deleted before this call is free after the commit.
         self.engine().commit()?;
-        self.engine().release_pinned();
+        self.engine().allocation().release_pinned(self.engine().storage());
         let end = Logical(options.from.0.saturating_add(options.len));
         let concerned = |group: &Arc<Group>| {
             group.start() < end
                 && group.range().end() > options.from
                 && !self.volume().is_never_rewritten(group.start())
         };
-        let groups: Vec<_> = self.engine().space().groups().into_iter().filter(concerned).collect();
+        let groups: Vec<_> =
+            self.engine().storage().space().groups().into_iter().filter(concerned).collect();
         let whole = options.from == Logical(0) && end.0 == u64::MAX;
         let total = groups.iter().map(|group| group.usage().free).sum();
         let mut progress = TrimProgress { total, ..TrimProgress::default() };
         if whole {
-            progress.total += self.engine().unallocated();
+            progress.total += self.engine().storage().unallocated();
         }
         for group in groups {
-            self.engine().load_or_exclude(&group);
+            self.engine().storage().load_or_exclude(self.engine().commits(), &group);
             let mut at = group.start().max(options.from);
             // Each step but the last discards at least a sector.
             let most = steps_through(group.len(), u64::from(self.geometry().sectorsize));
@@ -121,14 +122,14 @@ impl Maintenance {
     ) -> Result<(bool, Logical)> {
         let kind = group.kind();
         let sector = u64::from(self.geometry().sectorsize);
-        let account = self.engine().space().account(kind);
+        let account = self.engine().storage().space().account(kind);
         let all = |bytes: u64| bytes.min(PIECE_BYTES) / sector * sector;
         let (mut reservation, most) = match kind {
-            SpaceKind::Data if !self.engine().space().is_mixed() => {
+            SpaceKind::Data if !self.engine().storage().space().is_mixed() => {
                 // The trim takes at most half of the available space, so that writers find space
                 // during the discard.
                 let most = all(account.available() / 2);
-                (self.engine().space().reserve_data(most).ok(), most)
+                (self.engine().storage().space().reserve_data(most).ok(), most)
             }
             // A commit may need system space during the discard, so only half is taken.
             SpaceKind::System => (None, all(account.free() / 2)),
@@ -137,14 +138,21 @@ impl Maintenance {
                 (None, if self.engine().reservations().fits_without(most) { most } else { 0 })
             }
         };
-        let reserved =
-            kind != SpaceKind::Data || self.engine().space().is_mixed() || reservation.is_some();
+        let reserved = kind != SpaceKind::Data
+            || self.engine().storage().space().is_mixed()
+            || reservation.is_some();
         if most == 0 || !reserved {
             progress.left += group.usage().free;
             return Ok((false, from));
         }
         let take = |reservation| {
-            self.engine().space().take_for_trim(group, reservation, from, least.max(1), most)
+            self.engine().storage().space().take_for_trim(
+                group,
+                reservation,
+                from,
+                least.max(1),
+                most,
+            )
         };
         let Some(extent) = take(reservation.as_mut()) else { return Ok((false, from)) };
         drop(reservation);
@@ -154,8 +162,8 @@ impl Maintenance {
             len: extent.len.min(end.0.saturating_sub(extent.start.0)),
         };
         let told = if inside { self.volume().discard(cut) } else { Ok(()) };
-        self.engine().space().free(extent);
-        self.engine().serve_all();
+        self.engine().storage().space().free(extent);
+        self.engine().queues().serve_all();
         told?;
         if !inside {
             return Ok((false, from));
@@ -171,14 +179,14 @@ impl Maintenance {
         progress: &mut TrimProgress,
         watch: &mut dyn FnMut(&TrimProgress) -> bool,
     ) -> Result<()> {
-        for id in self.engine().device_ids() {
+        for id in self.engine().storage().device_ids() {
             let mut at = 0;
-            let len = self.engine().device_item(id)?.total_bytes;
+            let len = self.engine().storage().device_item(id)?.total_bytes;
             let most = steps_through(len, u64::from(self.geometry().sectorsize));
             let mut bound = self.loops().begin(name::TRIM_DEVICE, most);
             // The allocation of a chunk waits for at most one piece (M1).
             while let Some((offset, len)) =
-                self.engine().discard_unallocated(id, at, least, PIECE_BYTES)?
+                self.engine().storage().discard_unallocated(id, at, least, PIECE_BYTES)?
             {
                 bound.step()?;
                 at = offset + len;

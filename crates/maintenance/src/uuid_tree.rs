@@ -68,7 +68,7 @@ impl Maintenance {
 
     /// Marks the tree as outdated in every superblock (UT1).
     fn mark_uuid_tree(&self) -> Result<()> {
-        let mut turn = self.engine().commit_turn();
+        let mut turn = self.engine().commits().commit_turn();
         let mut superblock = turn.superblock().clone();
         superblock.uuid_tree_generation = 0;
         self.volume().flush_and_commit(&superblock)?;

@@ -16,7 +16,7 @@ use buttress_format::{Key, Timespec, TreeId};
 pub struct Snapshot {
     /// The subvolume to be copied.
     pub source: TreeId,
-    /// The number of the copy, from `Engine::next_subvolume`.
+    /// The number of the copy, from `Commits::next_subvolume`.
     pub target: TreeId,
     /// The uuid of the copy.
     pub uuid: [u8; 16],

@@ -24,7 +24,14 @@ impl Engine {
         goal: Option<Logical>,
         stream: u64,
     ) -> Result<Extent> {
-        self.allocate_in_rows(reservation, want, min, goal, stream, &mut self.begin_rows())
+        self.allocate_in_rows(
+            reservation,
+            want,
+            min,
+            goal,
+            stream,
+            &mut self.storage().begin_rows(),
+        )
     }
 
     /// As [`allocate_data`](Self::allocate_data), for one of several extents that one call writes.
@@ -43,8 +50,8 @@ impl Engine {
         rows: &mut SharedRows<'_>,
     ) -> Result<Extent> {
         let mut room = RoomForRows::default();
-        let groups = self.space.count_of(SpaceKind::Data);
-        let sector = u64::from(self.store.geometry().sectorsize);
+        let groups = self.storage().space().count_of(SpaceKind::Data);
+        let sector = u64::from(self.storage().store().geometry().sectorsize);
         let mut request = AllocRequest {
             kind: SpaceKind::Data,
             want,
@@ -55,38 +62,47 @@ impl Engine {
             stream,
             hurry: false,
         };
-        if let Some(group) = goal.and_then(|goal| self.space.unloaded_at(goal, want)) {
-            self.request_loading([group]);
+        if let Some(group) = goal.and_then(|goal| self.storage().space().unloaded_at(goal, want)) {
+            self.storage().request_loading([group]);
         }
         for loaded in 1.. {
-            match self.space.allocate_in_rows(&mut reservation.space, request, rows.get()) {
+            match self.storage().space().allocate_in_rows(
+                &mut reservation.space,
+                request,
+                rows.get(),
+            ) {
                 AllocOutcome::Got(extent) => {
                     let charge = reservation.take_charge(extent.len);
-                    self.unreferenced.insert(extent.start, charge);
-                    self.grow_for_whole(want, extent.len, groups);
+                    self.allocation().unreferenced().insert(extent.start, charge);
+                    self.storage().grow_for_whole(
+                        self.commits(),
+                        self.reservations(),
+                        want,
+                        extent.len,
+                        groups,
+                    );
                     return Ok(extent);
                 }
-                AllocOutcome::NeedsLoading(group) => self.wait_until_loaded(&group),
+                AllocOutcome::NeedsLoading(group) => {
+                    self.storage().wait_until_loaded(self.commits(), &group);
+                }
                 // The reserved space lay in a group that turned out to be damaged.
                 AllocOutcome::Full { .. }
-                    if self.counters.has_unreadable() && self.add_chunk(SpaceKind::Data)? => {}
+                    if self.storage().loading().counts().1 > 0
+                        && self.add_chunk(SpaceKind::Data)? => {}
                 AllocOutcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
-                AllocOutcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
+                AllocOutcome::Full { .. } => {
+                    return Err(self.counters().no_space(
+                        self.reservations(),
+                        SpaceKind::Data,
+                        want,
+                    ));
+                }
             }
             // A fragmented volume may have very many groups, none with enough contiguous space.
             // After a few loaded groups the search accepts fewer bytes from a loaded group.
             request.hurry = loaded >= LOADED_IN_VAIN_MAX;
         }
         unreachable!("the loop is left by an answer")
-    }
-
-    /// Gives back an extent that never got a reference: its write failed.
-    pub fn free_unused_data(&self, extent: Extent) {
-        let unreferenced = self.unreferenced.remove(extent.start);
-        assert!(
-            unreferenced.is_some(),
-            "an extent with references is dropped, not given back: {extent}"
-        );
-        self.space.free(extent);
     }
 }

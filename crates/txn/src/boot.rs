@@ -15,13 +15,14 @@ use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store,
 use buttress_volume::{DeviceSpace, Parity, Volume};
 
 use crate::{
-    Engine, Error, Result,
-    commit_state::CommitState,
+    Commits, Engine, Error, Result, Storage,
+    commits::CommitState,
     engine::Parts,
     found_log,
     learn::{self, LoadedGroups},
     learning::{self, LazyGroups},
     options::EngineOptions,
+    reserve::Reservations,
     transaction::DeviceChange,
     writable,
 };
@@ -111,7 +112,6 @@ impl Engine {
         let first = first_generation(&volume, &devices, superblock.generation);
         let commit = CommitState { superblock, roots, groups };
         let engine = Self::join(Parts {
-            volume,
             store,
             space,
             options,
@@ -122,74 +122,78 @@ impl Engine {
             height,
             first,
         });
-        if engine.health.read_only().is_none() {
-            engine.take_up_replacement()?;
+        if engine.commits().health().read_only().is_none() {
+            engine.commits().take_up_replacement(engine.storage())?;
         }
         if is_behind {
             return Ok(engine);
         }
-        engine.learning.set_known();
+        engine.storage().learning().set_known();
         if let Some(why) = obstacle {
-            engine.learning.set_unfit(why);
+            engine.storage().learning().set_unfit(why);
         }
-        if engine.health.read_only().is_none() {
-            let roots = engine.commit.lock().roots.clone();
-            engine.reservations.look_at_trees(&engine.store, &roots)?;
-            engine.reservations.size_global_reserve();
+        if engine.commits().health().read_only().is_none() {
+            let roots = engine.commits().lock().roots.clone();
+            engine.reservations().look_at_trees(engine.storage().store(), &roots)?;
+            engine.reservations().size_global_reserve();
         }
-        if engine.health.read_only().is_none() {
-            engine.make_room_for_nodes()?;
+        if engine.commits().health().read_only().is_none() {
+            engine.storage().make_room_for_nodes(engine.commits(), engine.reservations())?;
         }
         if let Some(item) = sprout {
             engine.commit_sprout(item)?;
         }
         if rebuild {
-            engine.rebuild_free_space();
+            engine.storage().rebuild_free_space(engine.commits());
         }
-        if engine.health.read_only().is_none() {
-            engine.load_rows();
+        if engine.commits().health().read_only().is_none() {
+            engine.storage().load_rows(engine.commits(), engine.reservations());
         }
         if let Some(found) = found {
-            engine.claim_log(found)?;
+            engine.allocation().claim_log(engine.storage(), engine.commits(), found)?;
         } else if rebuild {
             engine.commit()?;
         }
         Ok(engine)
     }
-}
-
-impl Engine {
-    /// Adds a chunk for nodes if all metadata or system groups have parity or belong to a seed.
-    /// Nodes are not written to such groups. The opening adds the chunk: later, data could take the
-    /// space, and a commit would fail.
-    pub(crate) fn make_room_for_nodes(&self) -> Result<()> {
-        if self.volume.parity() != Parity::Mirror && !self.volume.has_seeds() {
-            return Ok(());
-        }
-        for kind in [SpaceKind::System, SpaceKind::Metadata] {
-            let groups = self.space.groups_of(kind);
-            let is_fixed = |start| self.volume.is_never_rewritten(start);
-            let is_left = groups.iter().all(|group| is_fixed(group.start()));
-            if is_left && !self.add_chunk(kind)? {
-                return Err(Error::NoSpace("metadata beside what is never rewritten"));
-            }
-        }
-        Ok(())
-    }
 
     /// Makes the first commit of a sprout. The sprout's chunk tree gets the new device, and names
     /// the generations of the seeds, which Linux compares.
     fn commit_sprout(&self, item: DeviceItem) -> Result<()> {
-        self.change_device(DeviceChange::Set(item));
-        for device in self.volume.devices().iter() {
+        self.commits().change_device(DeviceChange::Set(item));
+        for device in self.storage().volume().devices().iter() {
             if let Some(generation) = device.seed {
-                let item = DeviceItem { generation, ..self.device_item(device.id)? };
-                self.devices.lock().set_item(item);
-                self.change_device(DeviceChange::Set(item));
+                let item = DeviceItem { generation, ..self.storage().device_item(device.id)? };
+                self.storage().devices().set_item(item);
+                self.commits().change_device(DeviceChange::Set(item));
             }
         }
         self.commit()?;
         self.settle_superblocks()
+    }
+}
+
+impl Storage {
+    /// Adds a chunk for nodes if all metadata or system groups have parity or belong to a seed.
+    /// Nodes are not written to such groups. The opening adds the chunk: later, data could take the
+    /// space, and a commit would fail.
+    pub(crate) fn make_room_for_nodes(
+        &self,
+        commits: &Commits,
+        reservations: &Reservations,
+    ) -> Result<()> {
+        if self.volume().parity() != Parity::Mirror && !self.volume().has_seeds() {
+            return Ok(());
+        }
+        for kind in [SpaceKind::System, SpaceKind::Metadata] {
+            let groups = self.space().groups_of(kind);
+            let is_fixed = |start| self.volume().is_never_rewritten(start);
+            let is_left = groups.iter().all(|group| is_fixed(group.start()));
+            if is_left && !self.add_chunk(commits, reservations, kind)? {
+                return Err(Error::NoSpace("metadata beside what is never rewritten"));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -22,7 +22,8 @@ use buttress_space::{GroupInit, SpaceKind};
 
 use crate::devices::known_item;
 use crate::{
-    Engine, Result, reserve,
+    Commits, Result, Storage,
+    reserve::{self, Reservations},
     transaction::{NewChunk, Transaction},
 };
 
@@ -35,17 +36,28 @@ const PIECES_MIN: u64 = 4;
 /// unallocated (A3).
 const SPARE_PART: u64 = 4;
 
-impl Engine {
+impl Storage {
     /// Adds a chunk in the running transaction. False when the devices have no room.
-    pub fn add_chunk(&self, kind: SpaceKind) -> Result<bool> {
-        self.add_chunk_for(kind, 0)
+    pub(crate) fn add_chunk(
+        &self,
+        commits: &Commits,
+        reservations: &Reservations,
+        kind: SpaceKind,
+    ) -> Result<bool> {
+        self.add_chunk_for(commits, reservations, kind, 0)
     }
 
     /// As [`add_chunk`](Self::add_chunk). The chunk has at least `whole` bytes if the devices have
     /// a hole of that length (A4).
-    pub fn add_chunk_for(&self, kind: SpaceKind, whole: u64) -> Result<bool> {
-        let (_inside, running) = self.enter();
-        self.add_chunk_to(&running, kind, whole)
+    pub fn add_chunk_for(
+        &self,
+        commits: &Commits,
+        reservations: &Reservations,
+        kind: SpaceKind,
+        whole: u64,
+    ) -> Result<bool> {
+        let (_inside, running) = commits.enter();
+        self.add_chunk_to(commits, reservations, &running, kind, whole)
     }
 
     /// Adds a data chunk if all groups have only small pieces for an allocation that should be in
@@ -55,24 +67,31 @@ impl Engine {
     ///
     /// `groups` is the number of data groups before the allocation searched them. If the number has
     /// changed, another thread has added a chunk, and this call adds none.
-    pub(crate) fn grow_for_whole(&self, wanted: u64, got: u64, groups: usize) {
+    pub(crate) fn grow_for_whole(
+        &self,
+        commits: &Commits,
+        reservations: &Reservations,
+        wanted: u64,
+        got: u64,
+        groups: usize,
+    ) {
         let whole = wanted.min(WHOLE_MAX);
-        if got > whole / PIECES_MIN || self.space.is_mixed() {
+        if got > whole / PIECES_MIN || self.space().is_mixed() {
             return;
         }
         let has_spare = || {
-            let devices = self.devices.lock();
+            let devices = self.devices();
             devices.unallocated() > devices.total() / SPARE_PART
         };
-        let Some(_growing) = self.groups.try_grow() else { return };
-        if self.space.count_of(SpaceKind::Data) != groups
-            || self.space.may_load_run(SpaceKind::Data, whole)
+        let Some(_growing) = self.groups().try_grow() else { return };
+        if self.space().count_of(SpaceKind::Data) != groups
+            || self.space().may_load_run(SpaceKind::Data, whole)
             || !has_spare()
         {
             return;
         }
         // A failure here is no error: the caller can use the extent that it got.
-        if let Err(error) = self.add_chunk(SpaceKind::Data) {
+        if let Err(error) = self.add_chunk(commits, reservations, SpaceKind::Data) {
             tracing::debug!(%error, "no chunk for data that is in pieces");
         }
     }
@@ -80,19 +99,21 @@ impl Engine {
     /// The bits of block groups that hold a kind.
     #[must_use]
     pub fn kind_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
-        reserve::kind_flags(&self.space, kind)
+        reserve::kind_flags(self.space(), kind)
     }
 
     /// Adds a chunk that `transaction` will record. It has at least `whole` bytes if the devices
     /// have a hole of that length. Returns false when the devices have no room for a chunk.
     pub(crate) fn add_chunk_to(
         &self,
+        commits: &Commits,
+        reservations: &Reservations,
         transaction: &Transaction,
         kind: SpaceKind,
         whole: u64,
     ) -> Result<bool> {
-        let mut devices = self.devices.lock();
-        for lost in self.volume.devices().iter().filter(|device| device.is_lost()) {
+        let mut devices = self.devices();
+        for lost in self.volume().devices().iter().filter(|device| device.is_lost()) {
             devices.set_usable(lost.id, false);
         }
         let flags = self.kind_flags(kind);
@@ -104,18 +125,18 @@ impl Engine {
             devices.take(*id, *offset, len);
         }
         let metadata = self.kind_flags(SpaceKind::Metadata);
-        let is_data = kind == SpaceKind::Data && !self.space.is_mixed();
+        let is_data = kind == SpaceKind::Data && !self.space().is_mixed();
         if (is_data && !devices.leaves_kept(metadata))
-            || !self.reservations.leaves_frozen(transaction, &devices)
+            || !reservations.leaves_frozen(transaction, &devices)
         {
             for (id, offset) in &places.stripes {
                 devices.give(*id, *offset, len);
             }
             return Ok(false);
         }
-        let behind = self.volume.last_chunk().map_or(MIB, |c| c.logical.end(c.len).0);
+        let behind = self.volume().last_chunk().map_or(MIB, |c| c.logical.end(c.len).0);
         let logical = behind.max(devices.next_logical);
-        let geometry = self.store.geometry();
+        let geometry = self.store().geometry();
         let mut stripes = Vec::with_capacity(places.stripes.len());
         for (device, offset) in &places.stripes {
             let dev_uuid = known_item(&devices, *device)?.uuid;
@@ -143,12 +164,12 @@ impl Engine {
         if kind == SpaceKind::Metadata {
             // The bytes kept for copies move into the chunk before other threads can see the new
             // space.
-            self.space.add_for_copies(devices.move_kept_for_copies(chunk.len));
+            self.space().add_for_copies(devices.move_kept_for_copies(chunk.len));
         }
-        self.volume.add_chunk(chunk.clone())?;
-        let row = crate::rows::row_of(&self.volume, flags, chunk.logical);
-        self.note_row(flags, row);
-        self.space.add_group(GroupInit {
+        self.volume().add_chunk(chunk.clone())?;
+        let row = crate::rows::row_of(self.volume(), flags, chunk.logical);
+        self.note_row(reservations, flags, row);
+        self.space().add_group(GroupInit {
             range: Extent { start: chunk.logical, len: chunk.len },
             flags,
             used: 0,
@@ -160,8 +181,8 @@ impl Engine {
         devices.next_logical = logical + chunk.len;
         devices.count_group(flags);
         match profile {
-            Profile::Raid1c3 | Profile::Raid1c4 => self.need_feature(Incompat::RAID1C34),
-            Profile::Raid5 | Profile::Raid6 => self.need_feature(Incompat::RAID56),
+            Profile::Raid1c3 | Profile::Raid1c4 => commits.need_feature(Incompat::RAID1C34),
+            Profile::Raid5 | Profile::Raid6 => commits.need_feature(Incompat::RAID56),
             _ => {}
         }
         tracing::info!(%flags, start = logical, len = chunk.len, "new chunk");
@@ -180,7 +201,7 @@ pub(crate) mod tests {
     use buttress_volume::{OpenOptions, Volume};
 
     use super::*;
-    use crate::EngineOptions;
+    use crate::{Engine, EngineOptions};
 
     /// An engine over an empty volume in memory.
     pub(crate) fn engine(mib: u64) -> Arc<Engine> {
@@ -197,26 +218,32 @@ pub(crate) mod tests {
     #[test]
     fn chunks_of_a_commit_are_left_to_it() {
         let engine = engine(256);
-        let kind = engine.kind_flags(SpaceKind::Metadata);
-        let left = || engine.devices.lock().available(kind);
-        let free = || engine.space.account(SpaceKind::Metadata).free();
+        let kind = engine.storage().kind_flags(SpaceKind::Metadata);
+        let left = || engine.storage().devices().available(kind);
+        let free = || engine.storage().space().account(SpaceKind::Metadata).free();
         let may = |kind| engine.add_chunk(kind).expect("no failure");
-        let frozen = engine.freeze();
+        let frozen = crate::commit::Owners::of(&engine).freeze();
         let there = free();
-        engine.reservations.frozen().begin(there + left() / 4);
+        engine.reservations().frozen().begin(there + left() / 4);
         while may(SpaceKind::Metadata) {}
         assert!(free() > there, "some was made");
-        let need = engine.reservations.frozen().left() - there;
+        let need = engine.reservations().frozen().left() - there;
         assert!(left() >= need, "{} are left, and {need} needed", left());
         assert!(!may(SpaceKind::Data));
         let mut made = 0;
         while made < need {
             let before = free();
-            let is_made = engine.add_chunk_to(&frozen, SpaceKind::Metadata, 0);
+            let is_made = engine.storage().add_chunk_to(
+                engine.commits(),
+                engine.reservations(),
+                &frozen,
+                SpaceKind::Metadata,
+                0,
+            );
             assert!(is_made.expect("no failure"), "{made} of {need}");
             made += free() - before;
         }
-        engine.reservations.frozen().begin(0);
+        engine.reservations().frozen().begin(0);
         while may(SpaceKind::Metadata) {}
         assert!(left() < MIB);
     }
@@ -227,11 +254,11 @@ pub(crate) mod tests {
     fn room_moves_into_the_chunk() {
         let engine = engine(256);
         const ROOM: u64 = 40 * MIB;
-        engine.devices.lock().keep_for_copies(ROOM);
+        engine.storage().devices().keep_for_copies(ROOM);
         let kept = || {
-            let account = engine.space.account(SpaceKind::Metadata);
+            let account = engine.storage().space().account(SpaceKind::Metadata);
             let taken = account.global_reserve - account.for_copies;
-            (engine.devices.lock().kept_for_copies(), account.for_copies, taken)
+            (engine.storage().devices().kept_for_copies(), account.for_copies, taken)
         };
         let (_, _, reserve) = kept();
         let mut chunks = 0;

@@ -8,37 +8,46 @@ use buttress_tree::Cursor;
 
 use crate::QuotaCharge;
 use crate::found_log::{SubvolumeLog, WholeLog};
-use crate::{Engine, Error, Result, View};
+use crate::{Allocation, Commits, Error, Result, Storage, View};
 
-impl Engine {
+impl Commits {
     /// Takes the log that was found when the volume was opened. The caller puts the log's content
     /// into the running transaction and commits. Until this commit is durable the caller does
     /// nothing else, and no other commit may run.
     #[must_use]
     pub fn take_log(&self) -> Option<Vec<SubvolumeLog>> {
-        self.found_log.take()
+        self.found_log().take()
     }
+}
 
-    /// Claims the nodes of a log, so that the commit which ends the log does not overwrite these
-    /// nodes (`found_log::J2`).
-    pub(crate) fn claim_log(&self, found: WholeLog) -> Result<()> {
-        let len = u64::from(self.store.geometry().nodesize);
-        for start in found.nodes {
-            let extent = Extent { start, len };
-            self.claim(SpaceKind::Metadata, extent)?;
-            self.log_space.add(extent);
-        }
-        self.found_log.put(found.logs);
-        Ok(())
-    }
-
-    fn claim(&self, kind: SpaceKind, extent: Extent) -> Result<()> {
+impl Storage {
+    fn claim(&self, commits: &Commits, kind: SpaceKind, extent: Extent) -> Result<()> {
         loop {
-            match self.space.reserve_exact(kind, extent)? {
-                AllocOutcome::NeedsLoading(group) => self.load_group(&group)?,
+            match self.space().reserve_exact(kind, extent)? {
+                AllocOutcome::NeedsLoading(group) => self.load_group(commits, &group)?,
                 AllocOutcome::Got(_) | AllocOutcome::Full { .. } => return Ok(()),
             }
         }
+    }
+}
+
+impl Allocation {
+    /// Claims the nodes of a log, so that the commit which ends the log does not overwrite these
+    /// nodes (`found_log::J2`).
+    pub(crate) fn claim_log(
+        &self,
+        storage: &Storage,
+        commits: &Commits,
+        found: WholeLog,
+    ) -> Result<()> {
+        let len = u64::from(storage.store().geometry().nodesize);
+        for start in found.nodes {
+            let extent = Extent { start, len };
+            storage.claim(commits, SpaceKind::Metadata, extent)?;
+            self.log_space().add(extent);
+        }
+        commits.found_log().put(found.logs);
+        Ok(())
     }
 
     /// Prepares a data extent for its first reference. The data was already written. If neither the
@@ -49,7 +58,13 @@ impl Engine {
     ///
     /// When the extent overlaps space in use, or when the running transaction has an extent with
     /// the same start and another length.
-    pub fn claim_logged(&self, view: &View, extent: Extent) -> Result<bool> {
+    pub fn claim_logged(
+        &self,
+        storage: &Storage,
+        commits: &Commits,
+        view: &View,
+        extent: Extent,
+    ) -> Result<bool> {
         let looks = |of: &Transaction| of.refs.look(extent.start, |to| to.extent == extent);
         // Another thread may be committing a transaction that has the extent.
         let known = looks(view.running()).or_else(|| view.frozen().and_then(|of| looks(of)));
@@ -64,8 +79,8 @@ impl Engine {
         if Cursor::find(&**view.store(), TreeId::EXTENT, root, &key)?.is_some() {
             return Ok(false);
         }
-        self.claim(SpaceKind::Data, extent)?;
-        self.unreferenced.insert(extent.start, QuotaCharge::default());
+        storage.claim(commits, SpaceKind::Data, extent)?;
+        self.unreferenced().insert(extent.start, QuotaCharge::default());
         Ok(true)
     }
 }

@@ -25,6 +25,7 @@ mod cluster;
 mod drops;
 mod groups;
 mod moves;
+mod owners;
 mod quota;
 mod quota_change;
 mod quota_counts;
@@ -36,7 +37,8 @@ mod subvolumes;
 mod superblock;
 mod trail;
 
-pub(crate) use quota::status as quota_status;
+pub use drops::drop_min;
+pub(crate) use owners::Owners;
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -46,9 +48,10 @@ use buttress_space::SpaceKind;
 use buttress_tree::Node;
 
 use self::settle::Settled;
-use crate::commit_state::CommitState;
+use crate::commits::CommitState;
+use crate::reserve::QuotaLimits;
 use crate::unwritten::UnwrittenBarrier;
-use crate::{Engine, Error, Result, View, found_log, transaction::Transaction};
+use crate::{Allocation, Engine, Error, Result, View, found_log, transaction::Transaction};
 
 impl Engine {
     /// Makes all changes durable that were put before the call. Callers that arrive together share
@@ -66,13 +69,13 @@ impl Engine {
     pub fn commit_after<R>(&self, change: impl FnOnce() -> R) -> Result<R> {
         let _suspended = interrupt::suspend_cancel();
         self.check_writable()?;
-        let barred = self.unwritten.bar();
-        let mut state = self.commit.lock();
+        let barred = self.allocation().unwritten().bar();
+        let mut state = self.commits().lock();
         self.check_writable()?;
         let changed = change();
         self.commit_held(&mut state, barred, || ())?;
         drop(state);
-        self.serve_all();
+        self.queues().serve_all();
         Ok(changed)
     }
 
@@ -88,36 +91,37 @@ impl Engine {
         // only by chance.
         crate::open_handles::expect_none("handle::H2: a commit is waited for");
         let _suspended = interrupt::suspend_cancel();
-        self.check_unlatched()?;
-        let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
-        if !self.learning.is_known() && !is_counted() {
+        self.commits().check_unlatched()?;
+        let is_counted =
+            || self.storage().volume().devices().iter().any(|device| device.stats_changed());
+        if !self.storage().learning().is_known() && !is_counted() {
             // The groups are not known yet. By `learn::K1`, nothing was changed or written so far.
             cut();
-            return Ok(self.published());
+            return Ok(self.commits().published());
         }
         self.check_writable()?;
-        let wanted = self.view.load().generation();
-        let barred = self.unwritten.bar();
-        let mut state = self.commit.lock();
-        if self.published() >= wanted {
+        let wanted = self.commits().peek().generation();
+        let barred = self.allocation().unwritten().bar();
+        let mut state = self.commits().lock();
+        if self.commits().published() >= wanted {
             cut();
-            return Ok(self.published());
+            return Ok(self.commits().published());
         }
         self.check_writable()?;
-        self.commit.set_wanted(false);
+        self.commits().set_wanted(false);
         let is_counted = is_counted();
         let is_logged = found_log::has_log(&state.superblock);
-        if self.view.load().running().is_empty() && !is_counted && !is_logged {
-            self.reservations.give_cached_back();
+        if self.commits().peek().running().is_empty() && !is_counted && !is_logged {
+            self.reservations().give_cached_back();
             // No tree has changed. But data written in place may still be in the caches of the
             // devices, so flush the devices.
             cut();
-            self.volume.flush().map_err(|error| self.latch(error.into()))?;
-            return Ok(self.published());
+            self.storage().volume().flush().map_err(|error| self.latch(error.into()))?;
+            return Ok(self.commits().published());
         }
         self.commit_held(&mut state, barred, cut)?;
-        self.serve_all();
-        Ok(self.published())
+        self.queues().serve_all();
+        Ok(self.commits().published())
     }
 
     /// Commits the running transaction, under the commit lock.
@@ -129,66 +133,47 @@ impl Engine {
     ) -> Result<()> {
         let started = clock::now();
         crate::open_handles::expect_none("handle::H1: the transaction is frozen");
-        self.reservations.let_inodes_finish(|| {
-            self.release_pinned();
+        self.reservations().let_inodes_finish(|| {
+            self.allocation().release_pinned(self.storage());
         });
-        let frozen = self.freeze();
+        let owners = Owners::of(self);
+        let frozen = owners.freeze();
         drop(barred);
         cut();
-        let outcome = self.commit_frozen(state, &frozen);
-        self.counters.note_commit(clock::since(started));
+        let outcome = commit_frozen(owners, self.allocation(), self.quota_limits(), state, &frozen);
+        self.counters().note_commit(clock::since(started));
         if let Err(error) = outcome {
             return Err(self.latch(error));
         }
-        self.end_log();
+        self.allocation().end_log(self.storage());
         if frozen.rebuild.load(Ordering::Relaxed) {
-            self.groups.trust_free_space(true);
+            self.storage().groups().trust_free_space(true);
         }
-        self.release_pinned();
-        self.remove_empty_groups(state);
+        self.allocation().release_pinned(self.storage());
+        self.storage().remove_empty_groups(self.commits(), self.reservations(), state);
         Ok(())
     }
 
     /// Makes the volume read-only for good. Returns [`Error::Aborted`] with the cause of the first
     /// failure.
     pub fn latch(&self, error: Error) -> Error {
-        let (cause, is_first) = self.health.abort(Arc::new(error));
+        let (cause, is_first) = self.commits().health().abort(Arc::new(error));
         if is_first {
             tracing::error!(error = %cause, "the volume is read-only now");
         }
-        self.refuse_all();
+        self.queues().refuse_all();
         Error::Aborted(cause)
     }
 
-    fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {
-        let reserved = self.reservations.closer_need(frozen);
-        let counted = self.reservations.count_if_crowded(frozen);
-        let mut settled = settle::settle(self, frozen, state)?;
-        if cfg!(debug_assertions) {
-            self.hold_against(&settled, reserved, counted);
-        }
-        tracing::debug!(
-            generation = %frozen.generation,
-            nodes = settled.nodes.len(),
-            rounds = settled.rounds,
-            taken = settled.taken,
-            counted = counted.map(|(bytes, _)| bytes),
-            "settled"
-        );
-        let account = self.space.account(SpaceKind::Metadata);
-        let reserve = account.global_reserve - account.for_copies;
-        let of_reserve = reserve.saturating_sub(account.free());
-        self.counters.note_settled(settled.rounds, of_reserve);
-        // The commit has addresses for all its nodes and allocates no more. Serve waiting
-        // reservations now, because writing the nodes may take most of the commit's time.
-        self.reservations.settled(frozen, settled.nodes.len() as u64);
-        let nodes = self.write_nodes(std::mem::take(&mut settled.nodes))?;
-        self.volume.write_other_superblocks(&state.superblock)?;
-        self.volume.flush_and_commit(&settled.state.superblock)?;
-        self.publish(state, settled, nodes);
+    /// Writes the superblock of the last commit to all copies.
+    pub fn settle_superblocks(&self) -> Result<()> {
+        let state = self.commits().lock();
+        self.storage().volume().write_superblocks(&state.superblock)?;
         Ok(())
     }
+}
 
+impl Owners<'_> {
     /// Checks that the commit took no more bytes than were counted before the freeze and at the
     /// freeze (G1).
     fn hold_against(
@@ -205,7 +190,7 @@ impl Engine {
             assert!(is_enough, "G1: {bytes:?} bytes were counted {when}, {taken} were made");
         }
         if let Some(of_items) = counted.and_then(|(_, of_items)| of_items) {
-            let made = settled.of_items / u64::from(self.store.geometry().nodesize);
+            let made = settled.of_items / u64::from(self.storage.store().geometry().nodesize);
             assert!(
                 made <= of_items,
                 "reserve::ledger::tree::L2: {of_items} item nodes were counted, {made} were made"
@@ -213,29 +198,22 @@ impl Engine {
         }
     }
 
-    /// Writes the superblock of the last commit to all copies.
-    pub fn settle_superblocks(&self) -> Result<()> {
-        let state = self.commit.lock();
-        self.volume.write_superblocks(&state.superblock)?;
-        Ok(())
-    }
-
     /// Freezes the running transaction and begins the next. Waits only for the open handles.
-    pub(crate) fn freeze(&self) -> Arc<Transaction> {
+    pub(crate) fn freeze(self) -> Arc<Transaction> {
         let started = clock::now();
-        let frozen = self.gate.alone(|| {
+        let frozen = self.commits.alone(|| {
             self.reservations.give_cached_back();
             self.audit();
-            let view = self.view.load_full();
+            let view = self.commits.view();
             let frozen = Arc::clone(view.running());
             let running = Transaction::new(frozen.generation.next());
             self.reservations.begin_commit(&frozen);
-            self.view.store(Arc::new(View::new(
-                Arc::clone(&self.store),
+            self.commits.show(View::new(
+                Arc::clone(self.storage.store()),
                 running,
                 Some(Arc::clone(&frozen)),
                 Arc::clone(view.roots()),
-            )));
+            ));
             frozen
         });
         self.counters.note_freeze(clock::since(started));
@@ -244,16 +222,19 @@ impl Engine {
 
     /// Compares every account with its groups and its tokens, in debug builds. A volume with many
     /// groups checks only the tokens, since the walk over groups would take too long.
-    fn audit(&self) {
+    fn audit(self) {
         #[cfg(debug_assertions)]
         {
             const GROUPS_MAX: usize = 1024;
             self.reservations.audit();
-            if self.space.count() > GROUPS_MAX {
-                self.space.audit_tokens().unwrap_or_else(|difference| panic!("{difference}"));
+            if self.storage.space().count() > GROUPS_MAX {
+                self.storage
+                    .space()
+                    .audit_tokens()
+                    .unwrap_or_else(|difference| panic!("{difference}"));
                 return;
             }
-            match self.space.audit() {
+            match self.storage.space().audit() {
                 Ok(is_done) => self.counters.note_audit(is_done),
                 Err(difference) => panic!("{difference}"),
             }
@@ -262,8 +243,8 @@ impl Engine {
 
     /// Seals every node and writes all nodes in one sorted batch. Sealing verifies a node again. A
     /// node is sealed in place: copies of all nodes would double the memory of a commit.
-    fn write_nodes(&self, nodes: Vec<Arc<Node>>) -> Result<Vec<Arc<Node>>> {
-        let geometry = self.store.geometry();
+    fn write_nodes(self, nodes: Vec<Arc<Node>>) -> Result<Vec<Arc<Node>>> {
+        let geometry = self.storage.store().geometry();
         let mut sealed = Vec::with_capacity(nodes.len());
         for node in nodes {
             let (logical, owner) = (node.logical(), node.owner());
@@ -277,40 +258,78 @@ impl Engine {
         let mut batch: Vec<(Logical, &[u8])> =
             sealed.iter().map(|node| (node.logical(), node.bytes())).collect();
         self.counters.note_nodes(batch.len() as u64);
-        let gaps = self.row_gaps(&batch);
+        let gaps = self.storage.row_gaps(&batch);
         batch.extend(gaps.parts());
-        self.volume.write_batch(&batch)?;
+        self.storage.volume().write_batch(&batch)?;
         Ok(sealed)
     }
+}
 
-    /// Makes the trees of a durable transaction visible to readers.
-    fn publish(&self, state: &mut CommitState, settled: Settled, nodes: Vec<Arc<Node>>) {
-        for node in nodes {
-            self.store.remember(node);
-        }
-        let old = self.view.load_full();
-        let roots = Arc::new(settled.state.roots.clone());
-        let generation = roots.generation;
-        *state = settled.state;
-        let mut devices = self.devices.lock();
-        for chunk in &settled.removed {
-            for stripe in &chunk.stripes {
-                devices.give(stripe.device, stripe.offset, chunk.stripe_bytes());
-            }
-        }
-        drop(devices);
-        // Views of the old roots may still read the space that this commit freed. This space stays
-        // pinned until these views are gone.
-        self.pinned.push(old.roots(), settled.pinned);
-        self.view.store(Arc::new(View::new(
-            Arc::clone(&self.store),
-            Arc::clone(old.running()),
-            None,
-            roots,
-        )));
-        drop(old);
-        self.commit.publish(state);
-        self.quota_limits.publish(generation, &settled.quota_news);
-        self.reservations.published(&state.roots, settled.trees, generation);
+fn commit_frozen(
+    owners: Owners<'_>,
+    allocation: &Allocation,
+    quota_limits: &QuotaLimits,
+    state: &mut CommitState,
+    frozen: &Transaction,
+) -> Result<()> {
+    let Owners { storage, reservations, counters, .. } = owners;
+    let reserved = reservations.closer_need(frozen);
+    let counted = reservations.count_if_crowded(frozen);
+    let mut settled = settle::settle(owners, frozen, state)?;
+    if cfg!(debug_assertions) {
+        owners.hold_against(&settled, reserved, counted);
     }
+    tracing::debug!(
+        generation = %frozen.generation,
+        nodes = settled.nodes.len(),
+        rounds = settled.rounds,
+        taken = settled.taken,
+        counted = counted.map(|(bytes, _)| bytes),
+        "settled"
+    );
+    let account = storage.space().account(SpaceKind::Metadata);
+    let reserve = account.global_reserve - account.for_copies;
+    let of_reserve = reserve.saturating_sub(account.free());
+    counters.note_settled(settled.rounds, of_reserve);
+    // The commit has addresses for all its nodes and allocates no more. Serve waiting
+    // reservations now, because writing the nodes may take most of the commit's time.
+    reservations.settled(frozen, settled.nodes.len() as u64);
+    let nodes = owners.write_nodes(std::mem::take(&mut settled.nodes))?;
+    storage.volume().write_other_superblocks(&state.superblock)?;
+    storage.volume().flush_and_commit(&settled.state.superblock)?;
+    publish(owners, allocation, quota_limits, state, settled, nodes);
+    Ok(())
+}
+
+/// Makes the trees of a durable transaction visible to readers.
+fn publish(
+    Owners { storage, commits, reservations, .. }: Owners<'_>,
+    allocation: &Allocation,
+    quota_limits: &QuotaLimits,
+    state: &mut CommitState,
+    settled: Settled,
+    nodes: Vec<Arc<Node>>,
+) {
+    for node in nodes {
+        storage.store().remember(node);
+    }
+    let old = commits.view();
+    let roots = Arc::new(settled.state.roots.clone());
+    let generation = roots.generation;
+    *state = settled.state;
+    let mut devices = storage.devices();
+    for chunk in &settled.removed {
+        for stripe in &chunk.stripes {
+            devices.give(stripe.device, stripe.offset, chunk.stripe_bytes());
+        }
+    }
+    drop(devices);
+    // Views of the old roots may still read the space that this commit freed. This space stays
+    // pinned until these views are gone.
+    allocation.pinned().push(old.roots(), settled.pinned);
+    commits.show(View::new(Arc::clone(storage.store()), Arc::clone(old.running()), None, roots));
+    drop(old);
+    commits.publish(state);
+    quota_limits.publish(generation, &settled.quota_news);
+    reservations.published(&state.roots, settled.trees, generation);
 }

@@ -5,20 +5,17 @@
 //! - **C1** As long as a [`CommitLockGuard`] lives, no commit begins or ends. So the superblock and
 //!   the trees of the last commit stay the newest.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use buttress_base::sync::MutexGuard;
 use buttress_format::{Generation, Incompat, Superblock};
 use buttress_transaction::CommitReason;
 
-use crate::Engine;
-use crate::commit_state::CommitState;
+use crate::commits::{CommitState, Commits};
 
 /// The right to write a log on top of the last commit. It holds the commit lock.
-#[derive(Debug)]
 pub struct CommitLockGuard<'e> {
-    engine: &'e Engine,
+    commits: &'e Commits,
     state: MutexGuard<'e, CommitState>,
 }
 
@@ -38,24 +35,24 @@ impl CommitLockGuard<'_> {
     /// Notes that another superblock is durable: the superblock of the last commit, with a log.
     pub fn set_superblock(&mut self, superblock: Superblock) {
         debug_assert_eq!(superblock.generation, self.state.superblock.generation);
-        self.engine.commit.note_superblock(&superblock);
+        self.commits.note_superblock(&superblock);
         self.state.superblock = superblock;
     }
 
     /// Runs `look` while no handle is open, so that everything it reads belongs to one moment. The
     /// call waits only for the open handles; `look` itself must not wait.
     pub fn between_operations<R>(&self, look: impl FnOnce() -> R) -> R {
-        self.engine.gate.alone(look)
+        self.commits.alone(look)
     }
 
     /// The reason why a log cannot express the changes of the running transaction, if there is one.
     #[must_use]
     pub fn log_obstacle(&self) -> Option<CommitReason> {
         let superblock = self.superblock();
-        let view = self.engine.view.load();
+        let view = self.commits.peek();
         let running = view.running();
-        let needed = self.engine.commit.needed_features();
-        let needed_ro = self.engine.commit.needed_features_ro();
+        let needed = self.commits.needed_features();
+        let needed_ro = self.commits.needed_features_ro();
         let refused = [
             (view.frozen().is_some(), CommitReason::FailedCommit),
             (!running.snapshots.lock().is_empty(), CommitReason::Snapshot),
@@ -73,21 +70,9 @@ impl CommitLockGuard<'_> {
     }
 }
 
-impl Engine {
+impl Commits {
     /// Waits for the running commit. No other commit begins while the turn lives.
     pub fn commit_turn(&self) -> CommitLockGuard<'_> {
-        CommitLockGuard { engine: self, state: self.commit.lock() }
-    }
-
-    /// The last superblock that is durable. The call does not wait for a commit that is being
-    /// written.
-    #[must_use]
-    pub fn last_superblock(&self) -> Arc<Superblock> {
-        self.commit.superblock()
-    }
-
-    /// Counts tree nodes that were written outside a commit.
-    pub fn note_nodes_written(&self, nodes: u64) {
-        self.counters.note_nodes(nodes);
+        CommitLockGuard { commits: self, state: self.lock() }
     }
 }

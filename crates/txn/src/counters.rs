@@ -79,8 +79,6 @@ pub(crate) struct Counters {
     interrupted: AtomicU64,
     audits: AtomicU64,
     audits_overtaken: AtomicU64,
-    groups_loaded: AtomicU64,
-    groups_unreadable: AtomicU64,
 }
 
 impl Counters {
@@ -139,21 +137,6 @@ impl Counters {
         add(if is_done { &self.audits } else { &self.audits_overtaken }, 1);
     }
 
-    /// Counts one more block group for which the free extents were read.
-    pub(crate) fn note_loaded(&self) {
-        add(&self.groups_loaded, 1);
-    }
-
-    /// Counts one more block group that could not be read.
-    pub(crate) fn note_unreadable(&self) {
-        add(&self.groups_unreadable, 1);
-    }
-
-    /// Whether some block group could not be read.
-    pub(crate) fn has_unreadable(&self) -> bool {
-        self.groups_unreadable.load(Ordering::Relaxed) > 0
-    }
-
     /// Returns all counts. Fields that are counted elsewhere are zero.
     pub(crate) fn snapshot(&self) -> Stats {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -170,8 +153,6 @@ impl Counters {
             interrupted: load(&self.interrupted),
             audits: load(&self.audits),
             audits_overtaken: load(&self.audits_overtaken),
-            groups_loaded: load(&self.groups_loaded),
-            groups_unreadable: load(&self.groups_unreadable),
             ..Stats::default()
         }
     }

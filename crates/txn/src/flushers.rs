@@ -7,7 +7,7 @@ use buttress_base::sync::{Condvar, Mutex};
 
 /// The number of flushers, and the condition variable that wakes them.
 #[derive(Debug, Default)]
-pub(crate) struct Flushers {
+pub struct Flushers {
     count: AtomicUsize,
     /// Whether a flusher is wanted or must end. Unranked: no lock is taken under it.
     called: Mutex<bool>,
@@ -24,7 +24,8 @@ impl Flushers {
     }
 
     /// Whether a flusher is attached.
-    pub(crate) fn any(&self) -> bool {
+    #[must_use]
+    pub fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }
 
@@ -37,8 +38,8 @@ impl Flushers {
         *called = false;
     }
 
-    /// Wakes the flushers.
-    pub(crate) fn call(&self) {
+    /// Wakes the flushers, because a ticket waits or because they must end.
+    pub fn call(&self) {
         *self.called.lock() = true;
         self.wake.notify_all();
     }

@@ -12,46 +12,55 @@ use std::sync::atomic::Ordering;
 use arc_swap::Guard;
 use buttress_format::{Extent, Generation, Key, Logical, TreeId};
 
-use buttress_transaction::MovedExtent;
+use buttress_transaction::{MovedExtent, snapshot::Snapshot};
 use buttress_tree::NodePtr;
 
 use crate::{
-    DataRef, Engine, MetaReservation, View, gate::Inside, open_handles, transaction::Transaction,
+    Allocation, Commits, DataRef, MetaReservation, Storage, View,
+    gate::Inside,
+    open_handles,
+    reserve::{QuotaLimits, Reservations},
+    transaction::Transaction,
 };
 
 /// The right to put changes into the running transaction. Drop the handle so that a freeze can go
 /// on.
 #[must_use = "a handle that is dropped at once changes nothing"]
 pub struct Handle<'e> {
-    engine: &'e Engine,
+    storage: &'e Storage,
+    allocation: &'e Allocation,
+    reservations: &'e Reservations,
+    quota_limits: &'e QuotaLimits,
     /// The view with the running transaction, which cannot freeze while the handle lives.
     view: Guard<Arc<View>>,
     reservation: MetaReservation,
     _inside: Inside<'e>,
 }
 
-impl Engine {
-    /// Opens a handle on the running transaction. Never waits for I/O: before this call, the
-    /// operation must read all tree nodes that it needs.
-    pub fn begin(&self, reservation: MetaReservation) -> Handle<'_> {
-        let (inside, view) = self.gate.enter(|| self.view.load());
-        Handle::open(self, reservation, inside, view)
-    }
-}
-
 impl<'e> Handle<'e> {
     pub(crate) fn open(
-        engine: &'e Engine,
+        storage: &'e Storage,
+        allocation: &'e Allocation,
+        commits: &'e Commits,
+        (reservations, quota_limits): (&'e Reservations, &'e QuotaLimits),
         reservation: MetaReservation,
-        inside: Inside<'e>,
-        view: Guard<Arc<View>>,
     ) -> Self {
+        let (inside, view) = commits.enter_view();
         open_handles::open();
-        Self { engine, view, reservation, _inside: inside }
+        Self { storage, allocation, reservations, quota_limits, view, reservation, _inside: inside }
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
-        self.engine
+    /// Records that the preceding puts make a subvolume within another one. From now on, writes to
+    /// the new subvolume must keep the limits that will apply to it after the commit.
+    pub fn note_subvolume(&self, tree: TreeId, within: TreeId) {
+        self.quota_limits.note_made(tree, within, self.generation());
+    }
+
+    /// Requests a snapshot, which the commit of this transaction makes.
+    /// [`Engine::commit_cut`](crate::Engine::commit_cut) waits for that commit.
+    pub fn snapshot(&self, snapshot: Snapshot) {
+        self.allocation.stamps().snapshot();
+        self.transaction().snapshots.change(|snapshots| snapshots.push(snapshot));
     }
 
     pub(crate) fn transaction(&self) -> &Transaction {
@@ -92,10 +101,10 @@ impl<'e> Handle<'e> {
     /// Adds one reference to a data extent. The first reference of a newly allocated extent makes
     /// the extent item.
     pub fn add_data_ref(&self, extent: Extent, user: DataRef) {
-        let charge = self.engine.unreferenced.remove(extent.start);
+        let charge = self.allocation.unreferenced().remove(extent.start);
         let born = charge.is_some();
         if let Some(charge) = charge {
-            self.engine.space.commit_used(extent);
+            self.storage.space().commit_used(extent);
             charge.add_first_ref(extent.start, self.generation());
         }
         self.change(extent, user, 1, born);
@@ -105,13 +114,13 @@ impl<'e> Handle<'e> {
     /// this transaction and have no other user than `user`. Returns whether the extent was
     /// extended; if not, nothing has changed.
     pub fn extend_data(&self, extent: Extent, more: Extent, user: DataRef) -> bool {
-        let together = self.engine.space.are_together(extent.start, more.start);
+        let together = self.storage.space().are_together(extent.start, more.start);
         if !together || !self.join(extent, more, user) {
             return false;
         }
-        let charge = self.engine.unreferenced.remove(more.start);
+        let charge = self.allocation.unreferenced().remove(more.start);
         assert!(charge.is_some(), "an extent with references goes on with none: {more}");
-        self.engine.space.commit_used(more);
+        self.storage.space().commit_used(more);
         if let Some(charge) = charge {
             charge.add_first_ref(extent.start, self.generation());
         }
@@ -123,12 +132,12 @@ impl<'e> Handle<'e> {
         // An extent that a log names keeps its length. With parity, extents are not joined: space
         // that is allocated later is not in the rows of an older extent (`space::rows`).
         let fits = extent.end() == more.start
-            && self.engine.row_slack() == 0
+            && self.storage.row_slack() == 0
             && !self.transaction().tracked.has_extent(extent.start);
         if !fits || !self.transaction().refs.extend(extent, more.len, user) {
             return false;
         }
-        self.engine.stamps.touch(extent.start);
+        self.allocation.stamps().touch(extent.start);
         true
     }
 
@@ -196,18 +205,21 @@ impl<'e> Handle<'e> {
     }
 
     fn change(&self, extent: Extent, user: DataRef, delta: i64, born: bool) {
-        self.engine.stamps.touch(extent.start);
+        self.allocation.stamps().touch(extent.start);
         if self.transaction().refs.change(extent, user, delta, born) {
-            self.engine.quota_limits.end(extent.start);
+            self.quota_limits.end(extent.start);
             self.transaction().sums.remove(extent);
             self.transaction().written.remove(extent);
             if self.transaction().tracked.keep_if_logged(extent) {
-                self.engine.space.pin(extent).expect("space::space::S1: it was in use until now");
+                self.storage
+                    .space()
+                    .pin(extent)
+                    .expect("space::space::S1: it was in use until now");
             } else {
                 // Count before the call of `free`, because another thread can allocate the extent
                 // right after that call.
-                self.engine.note_freed_at_once();
-                self.engine.space.free(extent);
+                self.allocation.stamps().note_freed_at_once();
+                self.storage.space().free(extent);
             }
         }
     }
@@ -216,6 +228,6 @@ impl<'e> Handle<'e> {
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
         open_handles::close();
-        self.reservation.give_back(&self.engine.reservations);
+        self.reservation.give_back(self.reservations);
     }
 }

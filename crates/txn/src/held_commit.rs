@@ -10,7 +10,7 @@ use std::sync::Arc;
 use buttress_format::Superblock;
 use buttress_tree::Roots;
 
-use crate::{Engine, found_log};
+use crate::{Commits, Storage, found_log};
 
 /// The last commit (H1).
 #[derive(Debug)]
@@ -29,19 +29,19 @@ impl HeldCommit {
     }
 }
 
-impl Engine {
+impl Commits {
     /// Holds the last commit (H1).
     #[must_use]
-    pub fn hold_commit(&self) -> HeldCommit {
+    pub fn hold_commit(&self, storage: &Storage) -> HeldCommit {
         // No commit is published between the reads of the superblock and of the roots.
         self.between_commits(|superblock| {
             let mut superblock = superblock.clone();
-            if self.read_only().is_none() {
+            if self.read_only(storage).is_none() {
                 // A log is not part of the commit, and its space is used again after the next
                 // commit.
                 found_log::without_log(&mut superblock);
             }
-            HeldCommit { superblock, _roots: Arc::clone(self.view.load().roots()) }
+            HeldCommit { superblock, _roots: Arc::clone(self.peek().roots()) }
         })
     }
 }

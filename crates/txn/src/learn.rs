@@ -11,7 +11,7 @@
 //! # Invariants
 //!
 //! - **K1** No reservation, put, allocation or commit happens before the groups are known. Every
-//!   such call first calls [`Engine::check_writable`], which waits until the groups are known.
+//!   such call first calls `Engine::check_writable`, which waits until the groups are known.
 //! - **K2** One thread at a time reads the groups, from the commit that was found at opening. By K1
 //!   there is no later commit yet.
 //! - **K3** If damage is found for which the opening would have failed, the volume becomes
@@ -34,8 +34,9 @@ use buttress_tree::boot::{self, ChunkTree};
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::{Parity, Volume};
 
-use crate::commit_state::GroupRecord;
-use crate::{Engine, Error, Result, rows};
+use crate::commits::GroupRecord;
+use crate::reserve::Reservations;
+use crate::{Commits, Error, Result, Storage, rows};
 use buttress_volume::DeviceSpace;
 
 /// Number of items between two checks for a stop.
@@ -83,39 +84,47 @@ impl LoadedGroups {
     }
 }
 
-impl Engine {
+impl Storage {
     /// Waits until the block groups are known, and reads them if no other thread does. A volume
     /// that was opened without its groups has empty accounts until then.
     ///
     /// # Errors
     ///
-    /// [`Error::Stopped`] after [`Engine::stop_learning`]. A failure to read the groups is no error
-    /// here. It makes the volume read-only, and [`Engine::read_only`] returns the reason.
-    pub fn know_groups(&self) -> Result<()> {
-        if self.learning.is_known() { Ok(()) } else { self.learn() }
+    /// [`Error::Stopped`] after [`Self::stop_learning`]. A failure to read the groups is no error
+    /// here. It makes the volume read-only, and `Engine::read_only` returns the reason.
+    pub(crate) fn know_groups(&self, commits: &Commits, reservations: &Reservations) -> Result<()> {
+        if self.learning().is_known() { Ok(()) } else { self.learn(commits, reservations) }
     }
 
-    /// Whether the block groups are known.
-    #[must_use]
-    pub fn knows_groups(&self) -> bool {
-        self.learning.is_known()
+    /// Every change passes this check first (K1).
+    pub(crate) fn check_writable(
+        &self,
+        commits: &Commits,
+        reservations: &Reservations,
+    ) -> Result<()> {
+        commits.check_unlatched()?;
+        self.know_groups(commits, reservations)?;
+        match self.learning().unfit() {
+            Some(why) => Err(Error::ReadOnly(why.clone())),
+            None => Ok(()),
+        }
     }
 
     /// Stops the reading of block groups permanently, because the volume is about to be closed. By
     /// K1 nothing was written before.
     pub fn stop_learning(&self) {
-        self.learning.stop();
+        self.learning().stop();
     }
 
     #[cold]
-    fn learn(&self) -> Result<()> {
-        let _turn = self.learning.take_turn();
-        if self.learning.is_known() {
+    fn learn(&self, commits: &Commits, reservations: &Reservations) -> Result<()> {
+        let _turn = self.learning().take_turn();
+        if self.learning().is_known() {
             return Ok(());
         }
         let begun = clock::now();
         // A caller that gives up must not make the volume read-only (K3).
-        match interrupt::without_cancel(|| self.learn_all()) {
+        match interrupt::without_cancel(|| self.learn_all(commits, reservations)) {
             Ok(groups) => {
                 let millis = clock::since(begun).as_millis() as u64;
                 tracing::info!(groups, millis, "the block groups are known");
@@ -123,38 +132,39 @@ impl Engine {
             Err(Error::Stopped) => return Err(Error::Stopped),
             Err(error) => {
                 tracing::error!(%error, "the block groups cannot be read");
-                self.learning.set_unfit(error.to_string());
+                self.learning().set_unfit(error.to_string());
             }
         }
-        self.learning.set_known();
+        self.learning().set_known();
         Ok(())
     }
 
-    fn learn_all(&self) -> Result<usize> {
-        let tick = || match self.learning.is_stopped() {
+    fn learn_all(&self, commits: &Commits, reservations: &Reservations) -> Result<usize> {
+        let tick = || match self.learning().is_stopped() {
             true => Err(Error::Stopped),
             false => Ok(()),
         };
         tick()?;
         let (superblock, roots) = {
-            let state = self.commit.lock();
+            let state = commits.lock();
             (state.superblock.clone(), state.roots.clone())
         };
-        let chunk_tree = boot::load_chunks(&self.store, &superblock)?;
-        self.learning.end_chunk_lookups();
-        let known = LoadedGroups::read(&self.store, &superblock, &roots, &chunk_tree, &tick)?;
+        let chunk_tree = boot::load_chunks(self.store(), &superblock)?;
+        self.learning().end_chunk_lookups();
+        let known = LoadedGroups::read(self.store(), &superblock, &roots, &chunk_tree, &tick)?;
         let count = known.groups.len();
-        let may_write = self.health.read_only().is_none();
-        if let Some(why) = known.obstacle.filter(|_| may_write || self.options.may_begin_writing) {
-            self.learning.set_unfit(why);
+        let may_write = commits.health().read_only().is_none();
+        if let Some(why) = known.obstacle.filter(|_| may_write || self.options().may_begin_writing)
+        {
+            self.learning().set_unfit(why);
         } else if may_write {
-            add_groups(&self.space, &self.volume, &known.groups)?;
+            add_groups(self.space(), self.volume(), &known.groups)?;
         }
-        *self.devices.lock() = known.devices;
-        self.commit.lock().groups = known.groups;
+        *self.devices() = known.devices;
+        commits.lock().groups = known.groups;
         if may_write {
-            self.reservations.look_at_trees(&self.store, &roots)?;
-            self.reservations.size_global_reserve();
+            reservations.look_at_trees(self.store(), &roots)?;
+            reservations.size_global_reserve();
         }
         Ok(count)
     }

@@ -24,13 +24,14 @@
 //!   the overlay changes that caused them.
 
 mod allocate;
+mod allocation;
 mod begin_writing;
 mod boot;
 mod chunk_alloc;
 mod claim;
 mod commit;
-mod commit_state;
 mod commit_turn;
+mod commits;
 mod counters;
 mod devices;
 mod engine;
@@ -56,9 +57,8 @@ mod moving;
 mod numbers;
 mod options;
 mod pinned;
-mod quota_charge;
+mod queues;
 mod quota_count;
-mod quota_limits;
 mod quotas;
 mod reclaim;
 mod replacement;
@@ -67,6 +67,7 @@ mod reserving;
 mod rows;
 mod scrub_hold;
 mod scrub_room;
+mod storage;
 mod subvolumes;
 mod sync;
 mod unreferenced;
@@ -76,13 +77,17 @@ mod window;
 mod window_alloc;
 mod writable;
 
+pub use allocation::Allocation;
+pub use commit::drop_min;
 pub use commit_turn::CommitLockGuard;
+pub use commits::Commits;
 pub use counters::Stats;
 pub use counters::refusal::Refusal;
 pub use counters::steps::{Before, FlushSteps, Gain, StepFigures};
 pub use counters::waits::{Waits, WaitsByQueue};
 pub use engine::Engine;
 pub use flush::Flusher;
+pub use flushers::Flushers;
 pub use found_log::SubvolumeLog;
 pub use handle::Handle;
 pub use held_commit::HeldCommit;
@@ -90,18 +95,20 @@ pub use learning::GroupsRead;
 pub use load::Loader;
 pub use log_hold::LogHold;
 pub use options::EngineOptions;
-pub use quota_charge::{DataReservation, QuotaCharge};
-pub use quota_limits::QuotaUse;
+pub use queues::Queues;
 pub use quotas::Quotas;
 pub use rows::SharedRows;
 pub use scrub_hold::HeldGroup;
+pub use storage::Storage;
+pub use subvolumes::last_snapshot;
 pub use unwritten::UnwrittenPermit;
 
 pub use usage::{KindUsage, StatfsFigures, Usage};
 pub use window::Window;
 
 pub use buttress_reserve::{
-    Accounts, InodeReserve, MetaReservation, ReserveClass, ReservePolicy, cost_of_copies,
+    Accounts, DataReservation, InodeReserve, MetaReservation, QuotaCharge, QuotaUse, ReserveClass,
+    ReservePolicy, cost_of_copies,
 };
 pub use buttress_transaction::{
     CommitReason, Cost, Csums, DataRef, DeviceChange, Error, LoggedId, MovedExtent, QuotaChange,

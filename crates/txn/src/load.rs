@@ -21,7 +21,7 @@ use std::time::Duration;
 use buttress_base::interrupt;
 use buttress_space::Group;
 
-use crate::{Engine, Result, free_space_tree};
+use crate::{Commits, Engine, Result, Storage, free_space_tree};
 
 /// Number of groups after the needed group that are read as well.
 const AHEAD: usize = 3;
@@ -35,71 +35,72 @@ pub struct Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        self.engine.loading.detach();
+        self.engine.storage().loading().detach();
     }
 }
 
 impl Loader {
+    /// Attaches a loader, which reads wanted groups with [`Loader::work`].
+    pub fn attach(engine: Arc<Engine>) -> Self {
+        engine.storage().loading().attach();
+        Self { engine }
+    }
+
     /// Waits at most `limit` for wanted groups, and reads them.
     pub fn work(&self, limit: Duration) {
-        let loading = &self.engine.loading;
+        let storage = self.engine.storage();
+        let loading = storage.loading();
         loading.wait(limit);
         while let Some(group) = loading.first() {
-            self.engine.load_or_exclude(&group);
+            storage.load_or_exclude(self.engine.commits(), &group);
             loading.end_first();
         }
     }
 }
 
-impl Engine {
-    /// Attaches a loader, which reads wanted groups with [`Loader::work`].
-    pub fn attach_loader(self: &Arc<Self>) -> Loader {
-        self.loading.attach();
-        Loader { engine: Arc::clone(self) }
-    }
-
+impl Storage {
     /// Wakes the loader, because it must end.
     pub fn call_loader(&self) {
-        self.loading.call();
+        self.loading().call();
     }
 
     /// Reads the free extents of a block group from the last commit.
-    pub(crate) fn load_group(&self, group: &Group) -> Result<()> {
-        let view = self.view();
-        let trusted = self.groups.trusts_free_space();
+    pub(crate) fn load_group(&self, commits: &Commits, group: &Group) -> Result<()> {
+        let view = commits.view();
+        let trusted = self.groups().trusts_free_space();
         let free = free_space_tree::read_committed(&view, group.range(), trusted)?;
-        self.space.load(group, free.into_iter())?;
-        self.counters.note_loaded();
+        self.space().load(group, free.into_iter())?;
+        self.loading().note_loaded();
         Ok(())
     }
 
     /// As `load_group`, but a group that cannot be read is excluded from allocation (D3).
-    pub fn load_or_exclude(&self, group: &Group) {
+    pub fn load_or_exclude(&self, commits: &Commits, group: &Group) {
         if group.is_loaded() || group.largest_free() == 0 {
             return;
         }
         // A caller that gives up must not exclude the group (D3).
-        if let Err(error) = interrupt::without_cancel(|| self.load_group(group)) {
+        if let Err(error) = interrupt::without_cancel(|| self.load_group(commits, group)) {
             tracing::error!(start = %group.start(), %error, "nothing is allocated in a damaged block group");
-            self.counters.note_unreadable();
-            self.space.exclude_damaged(group);
+            self.loading().note_unreadable();
+            self.space().exclude_damaged(group);
         }
     }
 
     /// Queues groups for the loader, without a wait. Returns whether a loader is attached.
     pub(crate) fn request_loading(&self, groups: impl IntoIterator<Item = Arc<Group>>) -> bool {
-        self.loading.enqueue(groups)
+        self.loading().enqueue(groups)
     }
 
     /// Waits until a group is read or excluded.
-    pub(crate) fn wait_until_loaded(&self, group: &Arc<Group>) {
-        let ahead = self.space.unloaded_behind(group, AHEAD);
+    pub(crate) fn wait_until_loaded(&self, commits: &Commits, group: &Arc<Group>) {
+        let ahead = self.space().unloaded_behind(group, AHEAD);
         if !self.request_loading(std::iter::once(Arc::clone(group)).chain(ahead)) {
-            return self.load_or_exclude(group);
+            return self.load_or_exclude(commits, group);
         }
         let needs = || !group.is_loaded() && group.largest_free() > 0;
-        if !self.loading.wait_for(group, needs) {
-            self.load_or_exclude(group);
+        if !self.loading().wait_for(group, needs) {
+            self.load_or_exclude(commits, group);
         }
     }
 }

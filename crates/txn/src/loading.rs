@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use buttress_base::activity::{self, Cause};
@@ -25,6 +26,8 @@ pub(crate) struct Loading {
     asked: Condvar,
     /// A group was read, or the last loader left.
     done: Condvar,
+    loaded: AtomicU64,
+    unreadable: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +38,21 @@ struct Wanted {
 }
 
 impl Loading {
+    /// Counts one more block group for which the free extents were read.
+    pub(crate) fn note_loaded(&self) {
+        self.loaded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one more block group that could not be read.
+    pub(crate) fn note_unreadable(&self) {
+        self.unreadable.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of groups that were read, and of those that could not be read.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.loaded.load(Ordering::Relaxed), self.unreadable.load(Ordering::Relaxed))
+    }
+
     /// Counts one more thread that reads wanted groups.
     pub(crate) fn attach(&self) {
         self.queue.lock().loaders += 1;

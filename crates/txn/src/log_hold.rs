@@ -4,7 +4,7 @@ use buttress_base::sync::MutexGuard;
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocOutcome, AllocRequest, SpaceKind};
 
-use crate::{Engine, Error, Result, SharedRows};
+use crate::{Allocation, Commits, Error, Result, SharedRows, Storage};
 
 /// The stream of allocations of log nodes. It is separate, because log nodes and tree nodes live
 /// for different times.
@@ -12,9 +12,10 @@ const STREAM: u64 = 1;
 
 /// A hold on the log's space: no commit frees this space as long as the hold lives
 /// (`log_space::G1`).
-#[derive(Debug)]
 pub struct LogHold<'e> {
-    engine: &'e Engine,
+    storage: &'e Storage,
+    allocation: &'e Allocation,
+    commits: &'e Commits,
     nodes: MutexGuard<'e, Vec<Extent>>,
     /// With parity, the rest of the row of the last node. The log closes it before it is written.
     pub rows: SharedRows<'e>,
@@ -24,7 +25,7 @@ impl LogHold<'_> {
     /// Number of logs that commits have ended (`log_space::G2`).
     #[must_use]
     pub fn ended(&self) -> u64 {
-        self.engine.log_space.ended()
+        self.allocation.log_space().ended()
     }
 
     /// Allocates a node of the log, in a chunk that the commit of generation `limit` has recorded.
@@ -33,7 +34,7 @@ impl LogHold<'_> {
     ///
     /// [`Error::NoSpace`].
     pub fn allocate(&mut self, limit: Generation, goal: Option<Logical>) -> Result<Logical> {
-        let size = u64::from(self.engine.store.geometry().nodesize);
+        let size = u64::from(self.storage.store().geometry().nodesize);
         let request = AllocRequest {
             kind: SpaceKind::Metadata,
             want: size,
@@ -45,12 +46,14 @@ impl LogHold<'_> {
             hurry: false,
         };
         loop {
-            match self.engine.space.allocate_node(request, self.rows.get()) {
+            match self.storage.space().allocate_node(request, self.rows.get()) {
                 AllocOutcome::Got(extent) => {
                     self.nodes.push(extent);
                     return Ok(extent.start);
                 }
-                AllocOutcome::NeedsLoading(group) => self.engine.load_or_exclude(&group),
+                AllocOutcome::NeedsLoading(group) => {
+                    self.storage.load_or_exclude(self.commits, &group)
+                }
                 AllocOutcome::Full { .. } => return Err(Error::NoSpace("a log")),
             }
         }
@@ -58,30 +61,36 @@ impl LogHold<'_> {
 
     /// Frees a node that no log on disk names, if it has parity. Returns whether it is free now.
     pub fn give_back(&mut self, at: Logical) -> bool {
-        let is_it = |node: &Extent| node.start == at && self.engine.volume.has_parity(at);
+        let is_it = |node: &Extent| node.start == at && self.storage.volume().has_parity(at);
         let Some(index) = self.nodes.iter().position(is_it) else { return false };
-        self.engine.space.free(self.nodes.swap_remove(index));
+        self.storage.space().free(self.nodes.swap_remove(index));
         true
     }
 }
 
-impl Engine {
+impl Allocation {
     /// Holds the log's space, to write a log or more copies of a log.
-    pub fn hold_log(&self) -> LogHold<'_> {
-        LogHold { engine: self, nodes: self.log_space.hold(), rows: self.begin_rows() }
+    pub fn hold_log<'e>(&'e self, storage: &'e Storage, commits: &'e Commits) -> LogHold<'e> {
+        LogHold {
+            storage,
+            allocation: self,
+            commits,
+            nodes: self.log_space().hold(),
+            rows: storage.begin_rows(),
+        }
     }
 
     /// Number of logs that commits have ended. Without a hold the number may change at any moment.
     #[must_use]
     pub fn logs_ended(&self) -> u64 {
-        self.log_space.ended()
+        self.log_space().ended()
     }
 
     /// Frees the log's space, because a superblock without the log is durable.
-    pub(crate) fn end_log(&self) {
-        let ended = self.log_space.end();
+    pub(crate) fn end_log(&self, storage: &Storage) {
+        let ended = self.log_space().end();
         for extent in ended {
-            self.space.free(extent);
+            storage.space().free(extent);
         }
     }
 }

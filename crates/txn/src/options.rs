@@ -27,7 +27,7 @@ pub struct EngineOptions {
     pub rebuild_free_space: bool,
     /// Open read-only although there is a log of fsync that was not replayed.
     pub ignore_log: bool,
-    /// The caller will replay a log of fsync; see [`Engine::take_log`](crate::Engine::take_log).
+    /// The caller will replay a log of fsync; see [`Commits::take_log`](crate::Commits::take_log).
     pub replay_log: bool,
     /// How block groups are chosen for allocations.
     pub alloc: AllocPolicy,

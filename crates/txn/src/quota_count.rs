@@ -18,8 +18,8 @@ use buttress_format::{Body, FileExtent, Key, Kind, Logical, QuotaGroup, RootItem
 use buttress_transaction::QuotaCounts;
 use buttress_tree::{Cursor, Expect, Node, NodePtr, NodeSource, Roots, Store};
 
-use crate::quota_limits::QuotaUse;
-use crate::{Engine, Error, Result};
+use crate::QuotaUse;
+use crate::{Commits, Error, Result, Storage};
 
 /// A node that is to be read: its place, its tree, and the set of subvolumes that reach it.
 struct Reached {
@@ -37,7 +37,7 @@ fn reach(level: &mut Level, sets: &mut Sets<TreeId>, found: Reached) {
     there.set = sets.join(there.set, set);
 }
 
-impl Engine {
+impl Storage {
     /// Counts the use of each group of full quotas, from the trees of the last commit. Other
     /// threads and commits go on meanwhile. Space that later commits free stays pinned until the
     /// count ends. Tells `watch` the bytes of each node that was read.
@@ -45,14 +45,18 @@ impl Engine {
     /// # Errors
     ///
     /// When a node cannot be read, or an item makes no sense. In this case nothing has changed.
-    pub fn count_quotas(&self, watch: &mut dyn FnMut(u64)) -> Result<QuotaCounts> {
-        let view = self.view();
+    pub fn count_quotas(
+        &self,
+        commits: &Commits,
+        watch: &mut dyn FnMut(u64),
+    ) -> Result<QuotaCounts> {
+        let view = commits.view();
         let roots = view.roots();
         let trees = self.committed_subvolumes(roots)?;
         let found = self.quotas_of(roots)?.map_or_else(Vec::new, |quotas| quotas.groups);
-        let nodesize = u64::from(self.store.geometry().nodesize);
+        let nodesize = u64::from(self.store().geometry().nodesize);
         let mut sets = Sets::default();
-        let sums = sums(&self.store, &trees, nodesize, (&mut sets, watch))?;
+        let sums = sums(self.store(), &trees, nodesize, (&mut sets, watch))?;
         let mut groups: BTreeMap<QuotaGroup, (u64, u64)> = BTreeMap::new();
         let above: HashMap<TreeId, BTreeSet<QuotaGroup>> =
             trees.iter().map(|&(tree, _)| (tree, groups_of(tree, &found))).collect();
@@ -77,7 +81,7 @@ impl Engine {
         let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
         // If a subvolume has several root items, the last one counts.
         let mut found = BTreeMap::new();
-        let mut cursor = Cursor::seek(&*self.store, tree, root, &Key::MIN)?;
+        let mut cursor = Cursor::seek(&**self.store(), tree, root, &Key::MIN)?;
         while let Some((key, item)) = cursor.key().zip(cursor.item()) {
             if key.kind == Kind::ROOT_ITEM && TreeId(key.objectid).is_fs_tree() {
                 let malformed = |source| Error::Item { tree, key, source };

@@ -1,10 +1,12 @@
 //! The quotas of the last commit, and requests for bytes within their limits.
 
-use buttress_format::{Key, Kind, QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, TreeId};
-use buttress_tree::{Cursor, Roots};
+use std::sync::Arc;
 
-use crate::quota_limits::QuotaUse;
-use crate::{Engine, Error, QuotaCharge, Result, commit::quota_status};
+use buttress_format::{Key, Kind, QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, TreeId};
+use buttress_tree::{Cursor, Roots, Store};
+
+use crate::reserve::QuotaLimits;
+use crate::{Commits, Error, QuotaCharge, QuotaUse, Result, Storage};
 
 /// The quotas of a volume, as a commit left them.
 #[derive(Clone, Debug)]
@@ -29,26 +31,31 @@ fn known(groups: &mut [QuotaUse], group: QuotaGroup) -> Option<&mut QuotaUse> {
     groups.get_mut(at)
 }
 
-impl Engine {
-    /// Returns the status of quotas and all groups, in the order of their numbers, as the last
-    /// commit left them. `None` if quotas are off.
-    ///
-    /// # Errors
-    ///
-    /// When the quota tree cannot be read, or an item makes no sense.
-    pub fn quotas(&self) -> Result<Option<Quotas>> {
-        self.quotas_of(self.view().roots())
-    }
+/// The status item of quotas; `None` if the volume has no quota tree.
+pub(crate) fn status(store: &Store, roots: &Roots) -> Result<Option<QuotaStatus>> {
+    let Some(root) = roots.find(TreeId::QUOTA) else { return Ok(None) };
+    let key = QuotaStatus::KEY;
+    let Some((node, slot)) = Cursor::find(store, TreeId::QUOTA, root, &key)? else {
+        return Err(Error::Malformed("the quota tree has no status".into()));
+    };
+    QuotaStatus::parse(node.item(slot)).map(Some).map_err(|source| Error::Item {
+        tree: TreeId::QUOTA,
+        key,
+        source,
+    })
+}
 
-    /// As [`quotas`](Self::quotas), but from the trees under `roots`.
+impl Storage {
+    /// The status of quotas and all groups, in the order of their numbers, from the trees under
+    /// `roots`. `None` if quotas are off.
     pub(crate) fn quotas_of(&self, roots: &Roots) -> Result<Option<Quotas>> {
-        let status = quota_status(&self.store, roots)?;
+        let status = status(self.store(), roots)?;
         let status = status.filter(|status| status.flags & QuotaStatus::ON != 0);
         let (Some(status), Some(root)) = (status, roots.find(TreeId::QUOTA)) else {
             return Ok(None);
         };
         let mut groups: Vec<QuotaUse> = Vec::new();
-        let mut cursor = Cursor::seek(&*self.store, TreeId::QUOTA, root, &Key::MIN)?;
+        let mut cursor = Cursor::seek(&**self.store(), TreeId::QUOTA, root, &Key::MIN)?;
         while let Some((key, item)) = cursor.key().zip(cursor.item()) {
             let malformed = |source| Error::Item { tree: TreeId::QUOTA, key, source };
             let group = QuotaGroup(key.offset);
@@ -79,51 +86,35 @@ impl Engine {
         }
         Ok(Some(Quotas { status, groups }))
     }
-}
 
-impl Engine {
-    /// Asks for `bytes` of data that a subvolume is about to write. The charge counts until it is
-    /// dropped or merged into a reservation. Zero bytes are always admitted.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Quota`] when the bytes exceed a limit; the errors of reading the quota tree.
-    pub fn charge_quota(&self, tree: TreeId, bytes: u64) -> Result<QuotaCharge> {
-        match bytes {
-            0 => Ok(QuotaCharge::default()),
-            _ => self.ask_quota(tree, bytes),
-        }
-    }
-
-    /// Returns an error if the limits leave no bytes to a subvolume.
-    ///
-    /// # Errors
-    ///
-    /// As [`charge_quota`](Self::charge_quota).
-    pub fn expect_quota(&self, tree: TreeId) -> Result<()> {
-        self.ask_quota(tree, 0).map(drop)
-    }
-
-    fn ask_quota(&self, tree: TreeId, bytes: u64) -> Result<QuotaCharge> {
+    /// Asks for `bytes` of data of a subvolume.
+    pub(crate) fn ask_quota(
+        &self,
+        commits: &Commits,
+        quota_limits: &Arc<QuotaLimits>,
+        tree: TreeId,
+        bytes: u64,
+    ) -> Result<QuotaCharge> {
         let look = || {
             crate::open_handles::expect_none("handle::H2: the quota tree is read");
-            let view = self.view();
+            let view = commits.view();
             let last = view.roots().generation;
             let are_right = |status: &QuotaStatus| status.is_simple() || status.is_counted(last);
             let found = self.quotas_of(view.roots())?.filter(|found| are_right(&found.status));
             let is_simple = found.as_ref().is_some_and(|found| found.status.is_simple());
             Ok((last, found.map_or_else(Vec::new, |found| found.groups), is_simple))
         };
-        self.quota_limits.charge(tree, bytes, look)?.ok_or(Error::Quota)
+        quota_limits.charge(tree, bytes, look)?.ok_or(Error::Quota)
     }
+}
 
+impl Commits {
     /// Whether the next commit may show that a subvolume uses less than the present figures say.
     /// This is possible if bytes are on the way, if extents were freed since the last commit, or if
     /// a commit is under way.
-    #[must_use]
-    pub fn commit_may_free_quota(&self, tree: TreeId) -> bool {
-        let view = self.view.load();
-        self.quota_limits.is_any_on_the_way(tree)
+    pub(crate) fn may_free_quota(&self, quota_limits: &QuotaLimits, tree: TreeId) -> bool {
+        let view = self.peek();
+        quota_limits.is_any_on_the_way(tree)
             || view.frozen().is_some()
             || !view.running().refs.is_empty()
     }

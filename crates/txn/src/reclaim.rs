@@ -12,43 +12,51 @@
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};
 
-use crate::{Engine, commit_state::CommitState};
+use crate::reserve::Reservations;
+use crate::{Commits, Storage, commits::CommitState};
 
-impl Engine {
+impl Storage {
     /// Notes the group at an address if no space in the group is used any more.
     pub(crate) fn note_freed(&self, at: Logical) {
-        if let Some(group) = self.space.group_at(at)
+        if let Some(group) = self.space().group_at(at)
             && group.used() == 0
         {
-            self.groups.note_empty(group.start());
+            self.groups().note_empty(group.start());
         }
     }
 
     /// Removes the noted groups in the running transaction. The caller holds the commit lock, so no
     /// frozen transaction can still use these groups.
-    pub(crate) fn remove_empty_groups(&self, state: &CommitState) {
-        let noted = self.groups.take_empties();
+    pub(crate) fn remove_empty_groups(
+        &self,
+        commits: &Commits,
+        reservations: &Reservations,
+        state: &CommitState,
+    ) {
+        let noted = self.groups().take_empties();
         for start in noted {
             if !state.groups.contains_key(&start) {
                 continue;
             }
-            let (_inside, running) = self.enter();
-            let Some(group) = self.space.group_at(start).filter(|g| self.is_dispensable(g)) else {
+            let (_inside, running) = commits.enter();
+            let Some(group) =
+                self.space().group_at(start).filter(|g| self.is_dispensable(reservations, g))
+            else {
                 continue;
             };
             // The account checks once more under its locks that the group is empty.
-            if self.space.remove_group(start).is_err() {
+            if self.space().remove_group(start).is_err() {
                 continue;
             }
-            self.devices.lock().keep_addresses(group.range());
-            match self.volume.remove_chunk(start) {
+            self.devices().keep_addresses(group.range());
+            match self.volume().remove_chunk(start) {
                 Ok(chunk) => {
                     tracing::info!(flags = %group.flags(), %start, "empty chunk removed");
                     running.removed.lock().push(Chunk::clone(&chunk));
                     // The devices get the space back only when the removal is durable. Perhaps no
                     // other change will cause a commit, so ask for one.
-                    self.commit.set_wanted(true);
-                    self.devices.lock().uncount_group(group.flags());
+                    commits.set_wanted(true);
+                    self.devices().uncount_group(group.flags());
                 }
                 Err(error) => tracing::error!(%start, %error, "a group without a chunk"),
             }
@@ -56,24 +64,22 @@ impl Engine {
     }
 
     /// The start, used bytes and length of each group of data and metadata.
-    #[must_use]
-    pub fn group_fill(&self) -> Vec<(Logical, u64, u64)> {
-        let _ = self.know_groups();
-        let groups = self.space.groups();
+    pub(crate) fn group_fill(&self) -> Vec<(Logical, u64, u64)> {
+        let groups = self.space().groups();
         let kinds = groups.iter().filter(|group| group.kind() != SpaceKind::System);
         kinds.map(|group| (group.start(), group.used(), group.len())).collect()
     }
 
-    fn is_dispensable(&self, group: &Group) -> bool {
+    fn is_dispensable(&self, reservations: &Reservations, group: &Group) -> bool {
         let usage = group.usage();
         let kind = group.kind();
-        if usage.used + usage.reserved + usage.pinned > 0 || self.space.count_of(kind) < 2 {
+        if usage.used + usage.reserved + usage.pinned > 0 || self.space().count_of(kind) < 2 {
             return false;
         }
         match kind {
             SpaceKind::Data => true,
             SpaceKind::System => false,
-            SpaceKind::Metadata => self.reservations.fits_without(group.len()),
+            SpaceKind::Metadata => reservations.fits_without(group.len()),
         }
     }
 }

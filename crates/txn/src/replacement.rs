@@ -18,7 +18,7 @@ use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::Volume;
 
 use crate::transaction::DeviceChange;
-use crate::{Engine, Error, Result};
+use crate::{Commits, Engine, Error, Result, Storage};
 
 /// Reads the record, if there is one.
 fn read(store: &Store, roots: &Roots) -> Result<Option<ReplaceItem>> {
@@ -45,14 +45,14 @@ pub(crate) fn obstacle(volume: &Volume, store: &Store, roots: &Roots) -> Option<
     })
 }
 
-impl Engine {
+impl Commits {
     /// The record of the last replacement of a device, as of the last commit.
     ///
     /// # Errors
     ///
     /// When the device tree cannot be read, or the record is invalid.
-    pub fn replacement(&self) -> Result<Option<ReplaceItem>> {
-        read(&self.store, self.view().roots())
+    pub fn replacement(&self, store: &Store) -> Result<Option<ReplaceItem>> {
+        read(store, self.view().roots())
     }
 
     /// The record of a replacement that has begun and not ended.
@@ -60,23 +60,25 @@ impl Engine {
     /// # Errors
     ///
     /// As [`replacement`](Self::replacement).
-    pub fn unfinished_replacement(&self) -> Result<Option<ReplaceItem>> {
-        Ok(self.replacement()?.filter(ReplaceItem::is_active))
+    pub fn unfinished_replacement(&self, store: &Store) -> Result<Option<ReplaceItem>> {
+        Ok(self.replacement(store)?.filter(ReplaceItem::is_active))
     }
 
     /// Pairs the devices of an unfinished replacement, if it can go on. Moves the cursor in its
     /// record back to the beginning, in the running transaction (DR1). Must come before anything
     /// but superblocks is written.
-    pub(crate) fn take_up_replacement(&self) -> Result<()> {
-        let Some(found) = self.unfinished_replacement()? else { return Ok(()) };
-        self.volume.pair_found_target(found.source, found.cursor_left);
+    pub(crate) fn take_up_replacement(&self, storage: &Storage) -> Result<()> {
+        let Some(found) = self.unfinished_replacement(storage.store())? else { return Ok(()) };
+        storage.volume().pair_found_target(found.source, found.cursor_left);
         if (found.cursor_left, found.cursor_right) != (0, 0) {
             let anew = ReplaceItem { cursor_left: 0, cursor_right: 0, ..found };
             self.change_device(DeviceChange::Replacement(anew));
         }
         Ok(())
     }
+}
 
+impl Engine {
     /// Commits the new cursor of an unfinished replacement, so that the copy begins anew after a
     /// crash (DR1). Must come before the first write in place and before the first log of fsync.
     ///
@@ -85,7 +87,11 @@ impl Engine {
     /// As [`commit`](Self::commit).
     pub fn commit_replacement_anew(&self) -> Result<()> {
         let is_changed = |found: &ReplaceItem| found.cursor_left != 0 || found.cursor_right != 0;
-        if self.unfinished_replacement()?.is_some_and(|found| is_changed(&found)) {
+        if self
+            .commits()
+            .unfinished_replacement(self.storage().store())?
+            .is_some_and(|found| is_changed(&found))
+        {
             self.check_writable()?;
             self.commit()?;
         }

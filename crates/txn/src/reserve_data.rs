@@ -3,7 +3,7 @@
 use buttress_format::TreeId;
 use buttress_space::{Priority, Reach, SpaceKind};
 
-use crate::{Cost, DataReservation, Engine, ReserveClass, Result};
+use crate::{Commits, DataReservation, Engine, Result, Storage};
 
 impl Engine {
     /// Reserves data space without a wait. Returns `None` if a ticket waits for data, or if neither
@@ -14,18 +14,19 @@ impl Engine {
     /// [`Error::ReadOnly`], [`Error::Aborted`]; the failure of a chunk allocation.
     pub fn reserve_data_at_once(&self, bytes: u64) -> Result<Option<DataReservation>> {
         self.check_writable()?;
-        let fits = || self.data_leaves_metadata();
+        let fits = || self.queues().data_leaves_metadata();
         let reserve = || {
-            let reserved = self.space.reserve_data_at_once(Priority::Normal, bytes, fits);
+            let reserved =
+                self.storage().space().reserve_data_at_once(Priority::Normal, bytes, fits);
             reserved.ok().map(DataReservation::from)
         };
         if let Some(reservation) = reserve() {
             return Ok(Some(reservation));
         }
-        if self.space.data_queue().is_waiting() {
+        if self.storage().space().data_queue().is_waiting() {
             return Ok(None);
         }
-        if self.release_pinned()
+        if self.allocation().release_pinned(self.storage())
             && let Some(reservation) = reserve()
         {
             return Ok(Some(reservation));
@@ -54,12 +55,6 @@ impl Engine {
         self.wait_for_data(bytes, Priority::Normal, Reach::All)
     }
 
-    /// A token for data that is written in place. The caller has checked that the data may be
-    /// written in place.
-    pub fn in_place_token(&self, bytes: u64) -> buttress_space::InPlaceToken {
-        self.space.in_place_token(bytes)
-    }
-
     /// Reserves space for a subvolume's data, and `slack` bytes more. The caller has found that it
     /// cannot write this data in place. The data counts for the limits of quotas without a check,
     /// because it was accepted before.
@@ -76,7 +71,7 @@ impl Engine {
         let bytes = token.bytes();
         let ask = |bytes| self.reserve_data(bytes + slack).map(|reserved| reserved.space);
         let reserved = DataReservation::from(token.exchange(ask)?);
-        Ok(reserved.charged(self.quota_limits.force(tree, bytes)))
+        Ok(reserved.charged(self.quota_limits().force(tree, bytes)))
     }
 
     fn wait_for_data(
@@ -87,33 +82,29 @@ impl Engine {
     ) -> Result<DataReservation> {
         self.check_writable()?;
         crate::open_handles::expect_none("reserve::P2: space is asked for");
-        let fits = || self.data_leaves_metadata();
-        if let Ok(reservation) = self.space.reserve_data_at_once(priority, bytes, fits) {
+        let fits = || self.queues().data_leaves_metadata();
+        if let Ok(reservation) = self.storage().space().reserve_data_at_once(priority, bytes, fits)
+        {
             return Ok(reservation.into());
         }
-        let reserved = match self.space.ask_data(priority, bytes, fits) {
+        let reserved = match self.storage().space().ask_data(priority, bytes, fits) {
             Ok(reservation) => reservation,
             Err(mut ticket) => self.wait_in_queue(SpaceKind::Data, reach, bytes, &mut ticket)?,
         };
         Ok(reserved.into())
     }
+}
 
-    /// Whether data leaves enough space for all that metadata has reserved. Always true without
-    /// mixed groups.
-    pub(crate) fn data_leaves_metadata(&self) -> bool {
-        !self.space.is_mixed()
-            || self.reservations.may_reserve(Cost::default(), ReserveClass::Normal)
-    }
-
+impl Storage {
     /// Whether a commit would make space for data: freed extents, the device space of removed
     /// chunks (`reclaim::G2`), or space that metadata reserved beyond its groups.
-    pub(crate) fn commit_would_free_data(&self) -> bool {
-        let view = self.view.load();
+    pub(crate) fn commit_would_free_data(&self, commits: &Commits) -> bool {
+        let view = commits.peek();
         let running = view.running();
         view.frozen().is_some()
             || !running.refs.is_empty()
             || !running.removed.lock().is_empty()
-            || self.space.account(SpaceKind::Data).pinned > 0
-            || (self.devices.lock().keeps_for_metadata() && !running.is_empty())
+            || self.space().account(SpaceKind::Data).pinned > 0
+            || (self.devices().keeps_for_metadata() && !running.is_empty())
     }
 }

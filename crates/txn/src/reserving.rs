@@ -8,8 +8,8 @@
 use buttress_format::TreeId;
 use buttress_space::{Reach, SpaceKind};
 
-use crate::reserve::{Reservations, cost_of_copies};
-use crate::{Accounts, Cost, Engine, MetaReservation, ReserveClass, Result, open_handles};
+use crate::reserve::cost_of_copies;
+use crate::{Cost, Engine, MetaReservation, ReserveClass, Result, open_handles};
 
 /// A snapshot commits first if the running transaction holds more than this many bytes.
 const UNCOUNTED_MAX: u64 = 256 << 10;
@@ -28,7 +28,7 @@ impl Engine {
         class: ReserveClass,
     ) -> Result<Option<MetaReservation>> {
         self.check_and_pace()?;
-        Ok(self.reservations.at_once(cost, class, Reach::All))
+        Ok(self.reservations().at_once(cost, class, Reach::All))
     }
 
     /// Reserves metadata for a thread that writeback may wait for. Such a thread holds the
@@ -63,14 +63,14 @@ impl Engine {
         // In debug builds, recounts the nodes, so that tests compare the estimate with the nodes
         // made.
         #[cfg(debug_assertions)]
-        self.reservations.recount();
-        if let Some(reservation) = self.reservations.at_once(cost, class, reach) {
+        self.reservations().recount();
+        if let Some(reservation) = self.reservations().at_once(cost, class, reach) {
             return Ok(reservation);
         }
-        match self.reservations.ask(cost, class, reach) {
+        match self.reservations().ask(cost, class, reach) {
             Ok(reservation) => Ok(reservation),
             Err(mut ticket) => {
-                let bytes = self.reservations.bytes_of(cost);
+                let bytes = self.reservations().bytes_of(cost);
                 let reach = ticket.reach(reach);
                 self.wait_in_queue(SpaceKind::Metadata, reach, bytes, &mut ticket)
             }
@@ -83,27 +83,15 @@ impl Engine {
     fn check_and_pace(&self) -> Result<()> {
         open_handles::expect_none("reserve::P2: space is asked for");
         self.check_writable()?;
-        let held = self.view.load().running().bytes();
-        let limit = self.options.overlay_max;
+        let held = self.commits().peek().running().bytes();
+        let limit = self.storage().options().overlay_max;
         if held > limit {
-            self.commit.set_wanted(true);
+            self.commits().set_wanted(true);
         }
         if held > 2 * limit {
             self.commit()?;
         }
         Ok(())
-    }
-
-    /// The rules for metadata reservations, for callers that use them directly.
-    #[must_use]
-    pub fn reservations(&self) -> &Reservations {
-        &self.reservations
-    }
-
-    /// All accounts as they are now.
-    #[must_use]
-    pub fn accounts(&self) -> Accounts {
-        self.reservations.accounts()
     }
 
     /// Commits if a snapshot would be refused only because of changes since the last commit. The
@@ -114,11 +102,12 @@ impl Engine {
     ///
     /// The errors of a commit. Also fails when the root tree is damaged.
     pub fn prepare_snapshot(&self, source: TreeId, read_only: bool) -> Result<()> {
-        if self.view.load().running().bytes() <= UNCOUNTED_MAX {
+        if self.commits().peek().running().bytes() <= UNCOUNTED_MAX {
             return Ok(());
         }
-        let asked = cost_of_copies(self.reservations.room_for_snapshot(source, read_only)?);
-        if asked != Cost::default() && !self.reservations.may_reserve(asked, ReserveClass::Normal) {
+        let asked = cost_of_copies(self.reservations().room_for_snapshot(source, read_only)?);
+        if asked != Cost::default() && !self.reservations().may_reserve(asked, ReserveClass::Normal)
+        {
             self.commit()?;
         }
         Ok(())

@@ -12,17 +12,18 @@
 //! a write that begins in the middle of a row.
 
 use buttress_format::{BlockGroupFlags, Logical};
-use buttress_space::{Rows, SpaceKind};
+use buttress_space::{Rows, Space, SpaceKind};
 use buttress_volume::{Parity, RowGaps, Volume};
 
-use crate::{Engine, Result};
+use crate::reserve::Reservations;
+use crate::{Commits, Engine, Result, Storage};
 
 /// The unused rest of the rows that one call writes; freed on drop. Drop this value before any
 /// extent of the call is freed unwritten. Otherwise a later extent of the row could lie after a
 /// gap.
 #[derive(Debug)]
 pub struct SharedRows<'e> {
-    engine: &'e Engine,
+    space: &'e Space,
     rows: Rows,
 }
 
@@ -33,7 +34,7 @@ impl SharedRows<'_> {
 
     /// Ends the row; the next extent begins another row.
     pub fn close(&mut self) {
-        self.engine.space.close_rows(&mut self.rows);
+        self.space.close_rows(&mut self.rows);
     }
 }
 
@@ -49,25 +50,30 @@ pub(crate) struct RoomForRows {
     steps: u32,
 }
 
-impl Engine {
+impl Storage {
     /// Begins a batch of extents that one call writes.
     #[must_use]
     pub fn begin_rows(&self) -> SharedRows<'_> {
-        SharedRows { engine: self, rows: Rows::default() }
+        SharedRows { space: self.space(), rows: Rows::default() }
     }
 
     /// Bytes that a data reservation needs for each separate write beyond the data: the rest of the
     /// write's last row.
     #[must_use]
     pub fn row_slack(&self) -> u64 {
-        self.groups.row_bytes()
+        self.groups().row_bytes()
     }
 
     /// Notes that data or nodes will also be allocated in rows of `row` bytes.
-    pub(crate) fn note_row(&self, flags: BlockGroupFlags, row: Option<u64>) {
+    pub(crate) fn note_row(
+        &self,
+        reservations: &Reservations,
+        flags: BlockGroupFlags,
+        row: Option<u64>,
+    ) {
         match row {
-            Some(row) if flags.has(BlockGroupFlags::DATA) => self.groups.note_row(row),
-            Some(row) => self.reservations.note_row(row),
+            Some(row) if flags.has(BlockGroupFlags::DATA) => self.groups().note_row(row),
+            Some(row) => reservations.note_row(row),
             None => {}
         }
     }
@@ -76,19 +82,30 @@ impl Engine {
     #[must_use]
     pub fn row_gaps(&self, nodes: &[(Logical, &[u8])]) -> RowGaps {
         #[cfg(debug_assertions)]
-        self.space.expect_own_rows(nodes);
-        self.volume.gaps_in_rows(nodes)
+        self.space().expect_own_rows(nodes);
+        self.volume().gaps_in_rows(nodes)
     }
 
+    /// Reads the free space of groups with parity when the volume is opened. Until then, the number
+    /// of whole rows is unknown, so no rows can be reserved.
+    pub(crate) fn load_rows(&self, commits: &Commits, reservations: &Reservations) {
+        for group in self.space().groups().iter().filter(|group| group.row().is_some()) {
+            self.note_row(reservations, group.flags(), group.row());
+            self.load_or_exclude(commits, group);
+        }
+    }
+}
+
+impl Engine {
     /// Makes room when a row was reserved but the free pieces are too short for a whole row.
     /// Returns whether a step was taken.
     pub(crate) fn make_room_for_rows(&self, room: &mut RoomForRows) -> Result<bool> {
-        while self.row_slack() > 0 && room.steps < 3 {
+        while self.storage().row_slack() > 0 && room.steps < 3 {
             room.steps += 1;
             let done = match room.steps {
-                1 => self.release_pinned(),
+                1 => self.allocation().release_pinned(self.storage()),
                 2 => self.add_chunk(SpaceKind::Data)?,
-                _ if self.commit_would_free_data() => {
+                _ if self.storage().commit_would_free_data(self.commits()) => {
                     self.commit()?;
                     true
                 }
@@ -99,15 +116,6 @@ impl Engine {
             }
         }
         Ok(false)
-    }
-
-    /// Reads the free space of groups with parity when the volume is opened. Until then, the number
-    /// of whole rows is unknown, so no rows can be reserved.
-    pub(crate) fn load_rows(&self) {
-        for group in self.space.groups().iter().filter(|group| group.row().is_some()) {
-            self.note_row(group.flags(), group.row());
-            self.load_or_exclude(group);
-        }
     }
 }
 

@@ -14,57 +14,61 @@
 use buttress_format::Logical;
 use buttress_space::SpaceKind;
 
+use crate::reserve::Reservations;
 use crate::scrub_hold::HeldGroup;
-use crate::{Cost, Engine, ReserveClass};
+use crate::{Allocation, Commits, Cost, ReserveClass, Storage};
 
 /// Bytes of metadata that must stay free beyond all reservations, for the nodes of chunks that
 /// other threads make meanwhile.
 const NODES_ROOM: u64 = 1 << 20;
 
-impl Engine {
+impl Allocation {
     /// Holds and drains the group that starts at `start`. Returns `None` if there is no such group,
     /// if another scrub holds a group, or if the volume is read-only. Returns `None` also if the
     /// other groups of the same kind cannot take the reservations of the group's writers.
-    pub fn hold_for_scrub(&self, start: Logical) -> Option<HeldGroup<'_>> {
-        if self.read_only().is_some() {
+    pub fn hold_for_scrub(
+        &self,
+        storage: &Storage,
+        commits: &Commits,
+        reservations: &Reservations,
+        start: Logical,
+    ) -> Option<HeldGroup<'_>> {
+        if commits.read_only(storage).is_some() {
             return None;
         }
-        let group = self.space.group_at(start)?;
+        let group = storage.space().group_at(start)?;
         let kind = group.kind();
-        if !self.has_room_without(kind, group.available()) {
+        if !storage.has_room_without(reservations, kind, group.available()) {
             return None;
         }
-        let held = self.scrub_hold.put(|| self.space.hold_read_only(start).ok())?;
+        let held = self.scrub_hold().put(|| storage.space().hold_read_only(start).ok())?;
         // This second check includes reservations that were made between the first check and the
         // hold.
-        if !self.has_room_without(kind, 0) {
+        if !storage.has_room_without(reservations, kind, 0) {
             return None;
         }
-        self.close_windows();
+        self.windows().close();
         held.drain();
         // A thread that wrote in place until now may have left dirty data. A flushing thread may
         // have released the group.
-        (self.has_room_without(kind, 0) && held.is_held()).then_some(held)
+        (storage.has_room_without(reservations, kind, 0) && held.is_held()).then_some(held)
     }
+}
 
-    /// Makes the group that a scrub holds writable again. Returns whether a group was held.
-    pub(crate) fn release_scrub_hold(&self) -> bool {
-        self.scrub_hold.release()
-    }
-
+impl Storage {
     /// Whether the groups of a kind that still allocate have enough space for all reservations.
     /// `leaving` bytes of their free space are about to become read-only (U4).
-    fn has_room_without(&self, kind: SpaceKind, leaving: u64) -> bool {
-        let account = self.space.account(kind);
+    fn has_room_without(&self, reservations: &Reservations, kind: SpaceKind, leaving: u64) -> bool {
+        let account = self.space().account(kind);
         let free = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
         // In mixed groups data lies among metadata.
-        let in_place = if kind == SpaceKind::System { 0 } else { self.space.unreserved() };
+        let in_place = if kind == SpaceKind::System { 0 } else { self.space().unreserved() };
         match kind {
             SpaceKind::Data => free >= in_place,
             SpaceKind::System => free >= NODES_ROOM,
             SpaceKind::Metadata => {
                 free >= NODES_ROOM + in_place
-                    && self.reservations.may_reserve(Cost::default(), ReserveClass::Normal)
+                    && reservations.may_reserve(Cost::default(), ReserveClass::Normal)
             }
         }
     }

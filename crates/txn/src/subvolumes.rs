@@ -2,25 +2,11 @@
 
 use buttress_format::{Generation, TreeId};
 
-use crate::snapshot::Snapshot;
 use buttress_transaction::WantedQuota;
 
-use crate::{Engine, Handle, QuotaChange, Result, View};
+use crate::{Commits, Handle, QuotaChange, Result, View};
 
 impl Handle<'_> {
-    /// Requests a snapshot, which the commit of this transaction makes. [`Engine::commit_cut`]
-    /// waits for that commit.
-    pub fn snapshot(&self, snapshot: Snapshot) {
-        self.engine().stamps.snapshot();
-        self.transaction().snapshots.change(|snapshots| snapshots.push(snapshot));
-    }
-
-    /// Records that the preceding puts make a subvolume within another one. From now on, writes to
-    /// the new subvolume must keep the limits that will apply to it after the commit.
-    pub fn note_subvolume(&self, tree: TreeId, within: TreeId) {
-        self.engine().quota_limits.note_made(tree, within, self.generation());
-    }
-
     /// Asks the commit of this transaction to change quotas. For the change, the commit may set or
     /// delete at most `items` items of the quota tree. These items count as items of the
     /// transaction.
@@ -30,7 +16,7 @@ impl Handle<'_> {
     }
 }
 
-impl Engine {
+impl Commits {
     /// A number for a new subvolume.
     ///
     /// # Errors
@@ -50,22 +36,22 @@ impl Engine {
     pub fn count_subvolumes(&self) -> Result<()> {
         self.inos_of(TreeId::ROOT).map(drop)
     }
+}
 
-    /// The transaction of a subvolume's last snapshot, including a snapshot that is being made; 0
-    /// if there is no snapshot. A snapshot may share data that the files had at that time, even if
-    /// reference counts do not show it.
-    ///
-    /// # Errors
-    ///
-    /// When the root tree cannot be read.
-    pub fn last_snapshot(&self, view: &View, tree: TreeId) -> Result<Generation> {
-        let committed = view.committed_root_item(tree)?;
-        let mut last = committed.map_or(Generation(0), |item| item.last_snapshot);
-        for transaction in view.frozen().into_iter().chain([view.running()]) {
-            if transaction.snapshots.lock().iter().any(|snapshot| snapshot.source == tree) {
-                last = last.max(transaction.generation);
-            }
+/// The transaction of a subvolume's last snapshot, including a snapshot that is being made; 0
+/// if there is no snapshot. A snapshot may share data that the files had at that time, even if
+/// reference counts do not show it.
+///
+/// # Errors
+///
+/// When the root tree cannot be read.
+pub fn last_snapshot(view: &View, tree: TreeId) -> Result<Generation> {
+    let committed = view.committed_root_item(tree)?;
+    let mut last = committed.map_or(Generation(0), |item| item.last_snapshot);
+    for transaction in view.frozen().into_iter().chain([view.running()]) {
+        if transaction.snapshots.lock().iter().any(|snapshot| snapshot.source == tree) {
+            last = last.max(transaction.generation);
         }
-        Ok(last)
     }
+    Ok(last)
 }

@@ -14,7 +14,7 @@
 use buttress_base::activity::{self, Cause};
 use buttress_base::sync::{Condvar, Mutex};
 
-use crate::Engine;
+use crate::Allocation;
 
 #[derive(Debug, Default)]
 struct State {
@@ -77,15 +77,15 @@ impl UnwrittenCount {
     }
 }
 
-impl Engine {
+impl Allocation {
     /// Opens the right to put extents before their data is written. `None` while a commit is about
     /// to begin.
     pub fn open_unwritten(&self) -> Option<UnwrittenPermit<'_>> {
-        let mut state = self.unwritten.state.lock();
+        let mut state = self.unwritten().state.lock();
         if state.commits > 0 {
             return None;
         }
         state.open += 1;
-        Some(UnwrittenPermit { count: &self.unwritten })
+        Some(UnwrittenPermit { count: self.unwritten() })
     }
 }

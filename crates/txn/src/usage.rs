@@ -1,9 +1,9 @@
 //! Used and available space, for people and for `statfs`.
 
 use buttress_format::BlockGroupFlags;
-use buttress_space::{AllocStats, SpaceKind};
+use buttress_space::SpaceKind;
 
-use crate::{Engine, Stats};
+use crate::{Commits, Storage};
 use buttress_volume::DeviceSpace;
 
 /// Space of one kind and profile.
@@ -48,43 +48,22 @@ pub struct StatfsFigures {
     pub used: u64,
 }
 
-impl Engine {
-    /// Statistics of the engine.
-    #[must_use]
-    pub fn statistics(&self) -> Stats {
-        Stats {
-            overlay_bytes: self.view.load().running().bytes(),
-            walked: self.store.steps(),
-            chunks: self.volume.map_size().0 as u64,
-            groups_known: self.knows_groups(),
-            ..self.counters.snapshot()
-        }
-    }
-
-    /// Statistics of the allocator.
-    #[must_use]
-    pub fn alloc_stats(&self) -> AllocStats {
-        self.space.alloc_stats()
-    }
-
+impl Storage {
     /// Free bytes of data groups that cannot be allocated, because their row is partly in use or
     /// parity is not written.
     fn unallocatable_data(&self, devices: &DeviceSpace) -> u64 {
-        if devices.has_parity() { self.space.account(SpaceKind::Data).read_only } else { 0 }
+        if devices.has_parity() { self.space().account(SpaceKind::Data).read_only } else { 0 }
     }
 
     /// The figures for `statfs`, from the accounts alone. The cost does not grow with the number of
     /// block groups.
-    #[must_use]
-    pub fn statfs_figures(&self) -> StatfsFigures {
-        // If the volume is being closed, only the groups that are known so far count.
-        let _ = self.know_groups();
+    pub(crate) fn statfs_figures(&self, commits: &Commits) -> StatfsFigures {
         let reserve = {
-            let metadata = self.space.account(SpaceKind::Metadata);
+            let metadata = self.space().account(SpaceKind::Metadata);
             metadata.global_reserve.saturating_sub(metadata.for_copies)
         };
-        if self.space.count() == 0 {
-            let usage = self.usage();
+        if self.space().count() == 0 {
+            let usage = self.usage(commits);
             let copies = |kind: &KindUsage| u64::from(kind.flags.copies());
             let raw = total(usage.kinds.iter().map(|kind| kind.used.saturating_mul(copies(kind))));
             return StatfsFigures {
@@ -94,8 +73,8 @@ impl Engine {
                 used: (raw / u64::from(usage.data_copies.max(1))).saturating_add(reserve),
             };
         }
-        let data = self.space.account(SpaceKind::Data);
-        let devices = self.devices.lock();
+        let data = self.space().account(SpaceKind::Data);
+        let devices = self.devices();
         let flags = self.kind_flags(SpaceKind::Data);
         let free = (data.total - data.used.min(data.total))
             .saturating_sub(self.unallocatable_data(&devices));
@@ -103,9 +82,9 @@ impl Engine {
         let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System]
             .into_iter()
             // In mixed groups data and metadata are one account.
-            .filter(|&kind| kind != SpaceKind::Data || !self.space.is_mixed());
+            .filter(|&kind| kind != SpaceKind::Data || !self.space().is_mixed());
         let raw =
-            total(kinds.map(|kind| self.space.account(kind).used.saturating_mul(copies(kind))));
+            total(kinds.map(|kind| self.space().account(kind).used.saturating_mul(copies(kind))));
         StatfsFigures {
             device_bytes: devices.total(),
             data_copies: devices.profile_of(flags).flags().copies(),
@@ -116,21 +95,18 @@ impl Engine {
     }
 
     /// The used and available space, from a walk over all block groups.
-    #[must_use]
-    pub fn usage(&self) -> Usage {
+    pub(crate) fn usage(&self, commits: &Commits) -> Usage {
         use std::collections::BTreeMap;
 
-        // While the volume is being closed, only the groups that are known so far count.
-        let _ = self.know_groups();
         let mut kinds: BTreeMap<BlockGroupFlags, KindUsage> = BTreeMap::new();
         let mut add = |flags: BlockGroupFlags, total: u64, used: u64| {
             let kind = kinds.entry(flags).or_insert(KindUsage { flags, total: 0, used: 0 });
             kind.total += total;
             kind.used += used;
         };
-        let groups = self.space.groups();
+        let groups = self.space().groups();
         if groups.is_empty() {
-            for record in self.commit.lock().groups.values() {
+            for record in commits.lock().groups.values() {
                 add(record.flags, record.len, record.used);
             }
         }
@@ -138,7 +114,7 @@ impl Engine {
             add(group.flags(), group.len(), group.used());
         }
         let kinds: Vec<_> = kinds.into_values().collect();
-        let devices = self.devices.lock();
+        let devices = self.devices();
         let unallocatable = self.unallocatable_data(&devices);
         let unallocated = devices.unallocated();
         let free_of = |kind: BlockGroupFlags| -> u64 {

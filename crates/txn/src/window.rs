@@ -48,8 +48,9 @@ pub(crate) struct Ahead {
 }
 
 impl Window {
-    /// An empty window.
-    pub(crate) fn new(space: &Arc<Space>) -> Arc<Self> {
+    /// A new, empty window for a file.
+    #[must_use]
+    pub fn new(space: &Arc<Space>) -> Arc<Self> {
         Arc::new(Self { space: Arc::clone(space), rest: Mutex::default() })
     }
 

@@ -12,12 +12,6 @@ use crate::{DataRef, Engine, Handle, QuotaCharge};
 const SHARE: u64 = 16;
 
 impl Engine {
-    /// A new, empty window for a file.
-    #[must_use]
-    pub fn new_window(&self) -> Arc<Window> {
-        Window::new(&self.space)
-    }
-
     /// Allocates `want` bytes, and puts up to `ahead` more bytes after them into a window. The call
     /// makes its own reservation. Returns `None` if too little space is free for a window, or if a
     /// ticket waits for data. The caller then reserves and uses
@@ -33,20 +27,22 @@ impl Engine {
         charge: &mut QuotaCharge,
     ) -> Option<Extent> {
         // The published baseline policies use no windows.
-        if self.options.alloc != AllocPolicy::default() {
+        if self.storage().options().alloc != AllocPolicy::default() {
             return None;
         }
-        let sector = u64::from(self.store.geometry().sectorsize);
-        let most = self.space.account(SpaceKind::Data).available() / SHARE / sector * sector;
+        let sector = u64::from(self.storage().store().geometry().sectorsize);
+        let most =
+            self.storage().space().account(SpaceKind::Data).available() / SHARE / sector * sector;
         let all = (want + ahead).min(most);
         if all < 2 * want
-            || self.space.is_mixed()
-            || self.row_slack() > 0
+            || self.storage().space().is_mixed()
+            || self.storage().row_slack() > 0
             || self.check_writable().is_err()
         {
             return None;
         }
-        let mut reserved = self.space.reserve_data_at_once(Priority::Normal, all, || true).ok()?;
+        let mut reserved =
+            self.storage().space().reserve_data_at_once(Priority::Normal, all, || true).ok()?;
         let request = AllocRequest {
             kind: SpaceKind::Data,
             want: all,
@@ -57,25 +53,27 @@ impl Engine {
             stream,
             hurry: true,
         };
-        let AllocOutcome::Got(extent) = self.space.allocate_data(&mut reserved, request) else {
+        let AllocOutcome::Got(extent) =
+            self.storage().space().allocate_data(&mut reserved, request)
+        else {
             return None;
         };
-        self.unreferenced.insert(extent.start, charge.split(want));
+        self.allocation().unreferenced().insert(extent.start, charge.split(want));
         if extent.len > want {
             let rest = Extent::new(extent.start.end(want), extent.len - want);
-            let group = self.space.group_at(extent.start).expect("it was allocated there").range();
-            self.windows.fill(window, Ahead { extent: rest, group });
-            if self.space.is_stopped(extent.start) {
+            let group = self
+                .storage()
+                .space()
+                .group_at(extent.start)
+                .expect("it was allocated there")
+                .range();
+            self.allocation().windows().fill(window, Ahead { extent: rest, group });
+            if self.storage().space().is_stopped(extent.start) {
                 window.close();
             }
             window.note_used();
         }
         Some(Extent::new(extent.start, want))
-    }
-
-    /// Frees the space that windows hold. Returns whether a window held space.
-    pub fn close_windows(&self) -> bool {
-        self.windows.close()
     }
 }
 

@@ -5,7 +5,7 @@ use buttress_format::{BalanceItem, CompatRo, Incompat, QuotaStatus, Superblock, 
 use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::Volume;
 
-use crate::{Result, commit::quota_status, replacement};
+use crate::{Result, quotas, replacement};
 
 /// The first reason why the volume cannot be written, as text for the user.
 pub(crate) fn obstacle(
@@ -57,7 +57,7 @@ fn stripe_obstacle(sb: &Superblock, roots: &Roots) -> Option<&'static str> {
 /// The reason why quotas prevent writing, if there is one: they are unreadable or of an unknown
 /// version.
 fn quota_obstacle(store: &Store, roots: &Roots) -> Option<String> {
-    match quota_status(store, roots) {
+    match quotas::status(store, roots) {
         Err(error) => Some(format!("its quotas cannot be kept: {error}")),
         Ok(Some(status)) if status.version != QuotaStatus::VERSION => {
             Some(format!("writing is not supported with quotas of version {}", status.version))

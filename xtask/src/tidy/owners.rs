@@ -5,6 +5,8 @@
 //!
 //! - A row's fields name its owners. The fields of an owner are private, so no file outside the
 //!   owner's module and its children sees them.
+//! - A closed row has private fields, too. Most functions take its owners instead of the row: the
+//!   number of blocks of its methods in other files has a limit, which only falls.
 //! - A field's type that only holds values is no owner. The comment of the type says so: `Plain
 //!   data: ...`.
 
@@ -25,6 +27,9 @@ pub(super) const ROWS: [(&str, &str); 5] = [
     ("crates/txn", "Engine"),
 ];
 
+/// The closed rows. For each, the number of blocks of methods outside of the file of the type.
+const CLOSED: [(&str, usize); 1] = [("Engine", 11)];
+
 /// In a struct's comment, the reason why its fields may be visible follows this text.
 const WHY_OPEN: &str = "Plain data:";
 
@@ -37,32 +42,54 @@ struct Parts {
     open: Vec<Finding>,
 }
 
+/// What the files of a crate declare.
+#[derive(Default)]
+struct All {
+    structs: BTreeMap<String, Parts>,
+    /// The types of blocks of methods, each with its file.
+    impls: Vec<(String, usize)>,
+}
+
 /// Fields of owners that other modules see, by file.
 pub(super) fn open_fields(sources: &[Source], row: &str) -> Vec<(usize, Vec<Finding>)> {
-    let mut all = BTreeMap::new();
+    let mut all = All::default();
     for (file, source) in sources.iter().enumerate() {
         collect(file, &source.text, &mut all);
     }
-    open_of(&all, row)
+    let closed = CLOSED.iter().find(|(name, _)| *name == row);
+    open_of(&all, row, closed.map(|(_, most)| *most))
 }
 
-fn open_of(all: &BTreeMap<String, Parts>, row: &str) -> Vec<(usize, Vec<Finding>)> {
-    let Some(parts) = all.get(row) else {
+/// `most` is the limit of a closed row.
+fn open_of(all: &All, row: &str, most: Option<usize>) -> Vec<(usize, Vec<Finding>)> {
+    let Some(parts) = all.structs.get(row) else {
         return vec![(0, vec![(0, format!("there is no {row}"))])];
     };
-    let owners = parts.types.iter().filter(|name| *name != row).filter_map(|name| all.get(name));
+    let mut of_row = Vec::new();
+    if let Some(most) = most {
+        of_row.extend(parts.open.iter().cloned());
+        let elsewhere = all.impls.iter().filter(|(of, file)| of == row && *file != parts.file);
+        let count = elsewhere.count();
+        if count != most {
+            of_row.push((0, format!("{count} blocks of methods in other files, not {most}")));
+        }
+    }
+    let owners =
+        parts.types.iter().filter(|name| *name != row).filter_map(|name| all.structs.get(name));
     owners
         .filter(|owner| !owner.open.is_empty() && !owner.comment.contains(WHY_OPEN))
         .map(|owner| (owner.file, owner.open.clone()))
+        .chain((!of_row.is_empty()).then_some((parts.file, of_row)))
         .collect()
 }
 
-fn collect(file: usize, text: &str, all: &mut BTreeMap<String, Parts>) {
+fn collect(file: usize, text: &str, all: &mut All) {
     // A file that cannot be parsed was reported when it was read.
     let Ok(parsed) = syn::parse_file(text) else { return };
     let mut structs = Structs::default();
     structs.visit_file(&parsed);
-    for item in structs.0 {
+    all.impls.extend(structs.impls.into_iter().map(|of| (of, file)));
+    for item in structs.items {
         let mut types = Types::default();
         types.visit_fields(&item.fields);
         let fields = item.fields.iter().enumerate();
@@ -74,7 +101,7 @@ fn collect(file: usize, text: &str, all: &mut BTreeMap<String, Parts>) {
         );
         let comment = item.attrs.iter().filter_map(comment_of).collect::<Vec<_>>().join(" ");
         let parts = Parts { file, comment, types: types.0, open: open.collect() };
-        all.insert(item.ident.to_string(), parts);
+        all.structs.insert(item.ident.to_string(), parts);
     }
 }
 
@@ -87,11 +114,21 @@ fn comment_of(attribute: &syn::Attribute) -> Option<String> {
 }
 
 #[derive(Default)]
-struct Structs<'ast>(Vec<&'ast syn::ItemStruct>);
+struct Structs<'ast> {
+    items: Vec<&'ast syn::ItemStruct>,
+    impls: Vec<String>,
+}
 
 impl<'ast> Visit<'ast> for Structs<'ast> {
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        self.0.push(item);
+        self.items.push(item);
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if let (None, syn::Type::Path(of)) = (&item.trait_, &*item.self_ty) {
+            self.impls.extend(of.path.get_ident().map(ToString::to_string));
+        }
+        syn::visit::visit_item_impl(self, item);
     }
 }
 
@@ -110,9 +147,13 @@ mod tests {
     use super::*;
 
     fn found(text: &str) -> Vec<(usize, String)> {
-        let mut all = BTreeMap::new();
-        collect(0, text, &mut all);
-        open_of(&all, "Row").into_iter().flat_map(|(_, found)| found).collect()
+        found_in(&[text], None)
+    }
+
+    fn found_in(texts: &[&str], most: Option<usize>) -> Vec<(usize, String)> {
+        let mut all = All::default();
+        texts.iter().enumerate().for_each(|(file, text)| collect(file, text, &mut all));
+        open_of(&all, "Row", most).into_iter().flat_map(|(_, found)| found).collect()
     }
 
     const ROW: &str = "pub struct Row { pub(crate) a: Arc<Apart<Owner>>, other: u64 }\n";
@@ -130,6 +171,16 @@ mod tests {
         assert!(found(&format!("{ROW}{closed}")).is_empty());
         let plain = "/// A thing.\n///\n/// Plain data: values.\nstruct Owner { pub seen: u64 }\n";
         assert!(found(&format!("{ROW}{plain}")).is_empty());
+    }
+
+    #[test]
+    fn rule_closes_a_row() {
+        let closed = "pub struct Row { other: u64 }\nimpl Row {}\nimpl Drop for Row {}\n";
+        let (elsewhere, others) = ("impl Row {}\n", "impl Clone for Row {}\nimpl<T> Other<T> {}\n");
+        assert!(found_in(&[closed, elsewhere, others], Some(1)).is_empty());
+        assert_eq!(found_in(&[ROW], Some(0)), [(1, "Row.a".to_owned())]);
+        assert_eq!(found_in(&[closed, elsewhere, elsewhere], Some(1)).len(), 1);
+        assert_eq!(found_in(&[closed, others], Some(1)).len(), 1, "the limit has to fall");
     }
 
     #[test]

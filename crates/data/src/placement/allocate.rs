@@ -34,7 +34,7 @@ impl Placement {
         if let Some(mut unreserved) = unreserved
             && held > in_place
         {
-            let slack = self.engine.row_slack();
+            let slack = self.engine.storage().row_slack();
             let part = unreserved.split(held - in_place);
             supply.reserved.merge(self.engine.exchange_in_place_token(tree, part, slack)?);
         }
@@ -85,7 +85,7 @@ impl Placement {
     pub(crate) fn unallocate(&self, placed: &[Placed]) {
         for part in placed {
             if let Target::Fresh(extent) = part.target {
-                self.engine.free_unused_data(extent);
+                self.engine.allocation().free_unused_data(self.engine.storage(), extent);
             }
         }
     }

@@ -60,7 +60,7 @@ impl Placement {
         }
         // The extents do not move from here on (N3).
         let view = self.engine.view();
-        let last_snapshot = self.engine.last_snapshot(&view, file.tree())?;
+        let last_snapshot = buttress_txn::last_snapshot(&view, file.tree())?;
         let mut parts = Vec::with_capacity(candidates.len());
         let mut asked: Option<(Logical, bool)> = None;
         for Candidate { mapping, region, part, stamp, right } in candidates {
@@ -133,7 +133,7 @@ impl Placement {
                 return Ok(true);
             }
             let part = overlap(&mapping, range);
-            let stamp = self.engine.stamp(region.disk);
+            let stamp = self.engine.allocation().stamp(region.disk);
             let start = Logical(region.disk.0 + region.offset + (part.start - mapping.offset));
             let bytes = Extent { start, len: part.end - part.start };
             if let Some(right) = self.engine.begin_nocow(bytes) {
@@ -153,7 +153,7 @@ impl Placement {
         let disk = Logical(hint.disk.0 + (range.start - hint.range.start));
         let len = range.end - range.start;
         let right = self.engine.begin_nocow(Extent { start: disk, len })?;
-        if self.engine.stamp(hint.of) != hint.stamp {
+        if self.engine.allocation().stamp(hint.of) != hint.stamp {
             file.in_place_hints.lock().forget(hint.range.start);
             return None;
         }
@@ -168,7 +168,7 @@ impl Placement {
     fn still_exclusive(&self, file: &File, hint: &InPlaceHint) -> bool {
         let view = self.engine.view();
         let look = || -> Result<bool> {
-            let last_snapshot = self.engine.last_snapshot(&view, file.tree())?;
+            let last_snapshot = buttress_txn::last_snapshot(&view, file.tree())?;
             let Some(mapping) = self.mapping_at(&view, file, hint.range.start)? else {
                 return Ok(false);
             };

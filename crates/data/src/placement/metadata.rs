@@ -23,7 +23,7 @@ impl Placement {
             return self.reserve_more(cost);
         };
         if shortfall == Cost::default() {
-            if let Some(cause) = self.engine.aborted() {
+            if let Some(cause) = self.engine.commits().aborted() {
                 return Err(buttress_txn::Error::Aborted(cause).into());
             }
             return Ok(kept);

@@ -48,7 +48,7 @@ impl Placement {
                 Err(buttress_txn::Error::NoSpace(_)) => continue,
                 found => found?,
             };
-            self.engine.need_feature(feature(packed.kind));
+            self.engine.commits().need_feature(feature(packed.kind));
             at = range.end;
             let sums = std::mem::take(&mut packed.sums);
             let target = Target::Fresh(extent);

@@ -195,7 +195,7 @@ impl Placement {
     /// The space for data that starts or extends a piece. With parity, a new piece includes the
     /// rest of a row, since rows are written as a whole.
     fn with_slack(&self, bytes: u64, fresh: bool) -> u64 {
-        bytes + if fresh && bytes > 0 { self.engine.row_slack() } else { 0 }
+        bytes + if fresh && bytes > 0 { self.engine.storage().row_slack() } else { 0 }
     }
 
     /// Reserves the part that a reservation lacks. The caller does not hold the file's short locks.
@@ -294,7 +294,7 @@ impl Placement {
         let parts = self.find_in_place(file, range.clone(), flags)?;
         let sectors: RangeSet = parts.into_iter().map(|part| part.range).collect();
         file.dirty.lock().prefers_in_place = !sectors.is_empty();
-        let token = self.engine.in_place_token(sectors.total());
+        let token = self.engine.storage().space().in_place_token(sectors.total());
         reservation.in_place = Some(InPlaceSectors { sectors, token, claim });
         Ok(())
     }

@@ -131,7 +131,7 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     pub(crate) fn is_valid(&self, file: &File, engine: &Engine) -> bool {
-        file.layout() == self.layout || engine.freed_at_once() == self.freed_at_once
+        file.layout() == self.layout || engine.allocation().freed_at_once() == self.freed_at_once
     }
 }
 
@@ -144,7 +144,7 @@ impl Plan {
     /// The values that validate this plan (L1). The caller takes these values before it releases
     /// the extents.
     pub(crate) fn stamp(&self, engine: &Engine) -> Stamp {
-        Stamp { layout: self.layout, freed_at_once: engine.freed_at_once() }
+        Stamp { layout: self.layout, freed_at_once: engine.allocation().freed_at_once() }
     }
 }
 

@@ -111,7 +111,7 @@ impl Writeback {
             && flags & in_place == 0
             && self.params.choice(flags, codec).is_none()
             && self.params.options.no_holes
-            && self.engine.row_slack() == 0
+            && self.engine.storage().row_slack() == 0
             && self.volume.writes_at_once()
     }
 

@@ -224,7 +224,7 @@ impl Inode {
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
             // The second attempt of a buffered write waits in the queue, where the flusher frees
             // space for all waiters.
-            if !(buffered > 0 && mount.engine.has_flusher()) {
+            if !(buffered > 0 && mount.engine.flushers().any()) {
                 mount.space.free_all_possible()?;
             }
             done = attempt(ReclaimEffort::Full)?;
@@ -269,7 +269,11 @@ impl Inode {
     fn sync_whole(&self) -> Result<()> {
         let (mount, cell) = (self.mount(), &self.cell);
         if cell.expect_writable(&mount.status).is_err() {
-            return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
+            return mount
+                .engine
+                .commits()
+                .aborted()
+                .map_or(Ok(()), |_| mount.status.expect_writable());
         }
         // Dirty data comes with the item. Times that were set are put in any case: another thread
         // may have put the item just before, with data that it is still writing.

@@ -128,7 +128,7 @@ impl Inode {
     ) -> Result<Made> {
         let dir = &self.cell;
         let mount = self.mount();
-        let ino = mount.engine.next_ino(dir.tree())?;
+        let ino = mount.engine.commits().next_ino(dir.tree())?;
         let id = InodeId { tree: dir.tree(), ino };
         let kind = FileKind::from_mode(plan.mode).ok_or(Error::invalid("a mode without a type"))?;
         let (dir_mode, dir_gid, dir_flags) =

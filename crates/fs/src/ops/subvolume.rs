@@ -74,7 +74,7 @@ impl Inode {
         let mount = self.mount();
         mount.space.expect_quota(dir.tree())?;
         let joins = Joins::new(mount, groups)?;
-        let tree = mount.engine.next_subvolume()?;
+        let tree = mount.engine.commits().next_subvolume()?;
         let uuid = new_uuid();
         let stamp = now();
         let _lock = dir.lock.write();
@@ -163,7 +163,7 @@ impl Inode {
         mount.space.expect_quota(dir.tree())?;
         let joins = Joins::new(mount, groups)?;
         mount.engine.reservations().note_shared(&mount.engine.view());
-        let target = mount.engine.next_subvolume()?;
+        let target = mount.engine.commits().next_subvolume()?;
         let uuid = new_uuid();
         // Writes most dirty data back while other threads still write.
         mount.writeback.write_all();

@@ -229,7 +229,7 @@ impl Inode {
         let pieces = bytes.len().div_ceil(VERITY_ITEM_MAX) as u32;
         let cost = Cost::of(3 + pieces, (bytes.len() + VerityItem::LEN + 160) as u32);
         let reservation = mount.space.reserve(cost, ReserveClass::Normal)?;
-        mount.engine.need_feature_ro(CompatRo::VERITY);
+        mount.engine.commits().need_feature_ro(CompatRo::VERITY);
         let handle = mount.engine.begin(reservation);
         put_descriptor(&handle, cell, &bytes);
         if cell.nlink() > 0 {

@@ -117,7 +117,7 @@ fn an_operation_that_frees_waits_for_others() {
             let waiter =
                 scope.spawn(|| engine.reserve(COST, ReserveClass::Free).expect("room in the end"));
             let begun = Instant::now();
-            while !engine.has_waiters(SpaceKind::Metadata) && !waiter.is_finished() {
+            while !engine.queues().has_waiters(SpaceKind::Metadata) && !waiter.is_finished() {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(50));

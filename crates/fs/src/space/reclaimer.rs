@@ -78,18 +78,18 @@ impl Space {
             let _busy = activity::busy();
             for (kind, run) in KINDS.into_iter().zip(&mut runs) {
                 // A run that continues has checked its waiters after its last step.
-                if run.is_none() && !self.engine.has_waiters(kind) {
+                if run.is_none() && !self.engine.queues().has_waiters(kind) {
                     continue;
                 }
                 let mut going = run.take().unwrap_or_else(|| self.begin_run(kind));
                 match self.step_run(stop, &mut going) {
                     // If no waiter is left, end this run, so that the next waiter begins a new run.
-                    Ok(true) if self.engine.has_waiters(kind) => *run = Some(going),
+                    Ok(true) if self.engine.queues().has_waiters(kind) => *run = Some(going),
                     Ok(_) => {}
-                    Err(_) if self.engine.aborted().is_some() => return,
+                    Err(_) if self.engine.commits().aborted().is_some() => return,
                     Err(error) => {
                         tracing::error!(%kind, %error, "making room failed");
-                        self.engine.refuse(kind, self.engine.next_ticket(kind));
+                        self.engine.queues().refuse(kind, self.engine.queues().next_ticket(kind));
                     }
                 }
             }
@@ -97,8 +97,8 @@ impl Space {
     }
 
     fn begin_run(&self, kind: SpaceKind) -> Run {
-        let begun = self.engine.next_ticket(kind);
-        let states = self.engine.flush_states(kind, Reach::All);
+        let begun = self.engine.queues().next_ticket(kind);
+        let states = self.engine.storage().flush_states(kind, Reach::All);
         Run { kind, begun, states, is_counted: false, more: MORE_RUNS }
     }
 
@@ -119,21 +119,21 @@ impl Space {
         let kind = run.kind;
         let Some(step) = run.states.next_state() else {
             if run.more > 0 && self.reservations_settle(stop, kind) {
-                run.states = self.engine.flush_states(kind, Reach::All);
+                run.states = self.engine.storage().flush_states(kind, Reach::All);
                 run.more -= 1;
                 return Ok(true);
             }
             self.count_run(run);
-            self.engine.refuse(kind, run.begun);
+            self.engine.queues().refuse(kind, run.begun);
             return Ok(false);
         };
-        let before = self.engine.before_step(kind, step);
+        let before = self.engine.queues().before_step(kind, step);
         let gain = match step {
             FlushState::Dirty | FlushState::AllDirty | FlushState::Ordered | FlushState::Clean => {
-                let before = self.engine.served(kind);
+                let before = self.engine.queues().served(kind);
                 let gained = self.take_step(stop, kind, step);
-                self.engine.serve_counted(kind);
-                Gain { gained, served: self.engine.served(kind) - before }
+                self.engine.queues().serve_counted(kind);
+                Gain { gained, served: self.engine.queues().served(kind) - before }
             }
             step => self.engine.take_step(kind, step)?,
         };
@@ -150,7 +150,7 @@ impl Space {
     /// Returns whether any reservation changed. In that case there may be space, or data to write.
     fn reservations_settle(&self, stop: &StopSignal, kind: SpaceKind) -> bool {
         let look = || {
-            let accounts = self.engine.accounts();
+            let accounts = self.engine.reservations().accounts();
             let reserved = match kind {
                 SpaceKind::Data => (accounts.data.may_use, 0),
                 _ => (accounts.outstanding.all_items(), accounts.outstanding.bytes),
@@ -162,7 +162,7 @@ impl Space {
         while seen.0 != (0, 0)
             && still < STILL
             && looks < SETTLING
-            && self.engine.has_waiters(kind)
+            && self.engine.queues().has_waiters(kind)
             && !stop.is_set()
         {
             buttress_base::thread::sleep(LOOK);
@@ -185,7 +185,7 @@ impl Space {
             // Data that other threads write back now counts like data that this thread writes.
             FlushState::AllDirty => wait(before, &|| self.writeback.write_what_is_free()),
             _ => {
-                let asked = self.engine.waiting_bytes(kind).saturating_mul(2);
+                let asked = self.engine.queues().waiting_bytes(kind).saturating_mul(2);
                 let part = (before / DIRTY_PART).max(asked).max(BATCH_BYTES).min(before);
                 if self.writeback.write_some(part) == 0 {
                     // Other threads write all dirty data, and a commit now would free nothing. So
@@ -207,7 +207,7 @@ impl Space {
             write();
             let finished = self.files.counters().finished_bytes();
             let done = finished >= target || self.files.counters().dirty_bytes() == 0;
-            if done || self.engine.serve(kind) > 0 || stop.is_set() {
+            if done || self.engine.queues().serve(kind) > 0 || stop.is_set() {
                 return;
             }
             if finished != seen {

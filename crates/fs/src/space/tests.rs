@@ -53,7 +53,7 @@ fn data_is_not_behind_metadata() {
                         .reserve(IMPOSSIBLE, ReserveClass::Normal)
                         .expect_err("there is no such room");
                     asked.fetch_add(1, Ordering::Relaxed);
-                    if engine.accounts().waiting.0 > 0 {
+                    if engine.reservations().accounts().waiting.0 > 0 {
                         beside.fetch_add(1, Ordering::Relaxed);
                     }
                 }

@@ -15,9 +15,10 @@ use buttress_space::SpaceKind;
 use buttress_tree::{Node, NodeAlloc, NodePtr};
 
 use super::cluster::Cluster;
+use super::owners::Owners;
 use super::sharing::{NodeUse, Sharing, State};
 use super::trail::Trail;
-use crate::{Engine, Error, Result, extent_tree::Origin, transaction::Transaction};
+use crate::{Error, Result, extent_tree::Origin, transaction::Transaction};
 
 /// The change of an address since the last round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub(super) enum AddressChange {
 }
 
 pub(super) struct Addresses<'e> {
-    engine: &'e Engine,
+    owners: Owners<'e>,
     transaction: &'e Transaction,
     /// Places for nodes of the chunk tree. `metadata` has the places for nodes of all other trees.
     system: Cluster<'e>,
@@ -51,16 +52,16 @@ pub(super) struct Addresses<'e> {
 
 impl<'e> Addresses<'e> {
     pub(super) fn new(
-        engine: &'e Engine,
+        owners: Owners<'e>,
         transaction: &'e Transaction,
         extent_root: NodePtr,
         keep_makers: bool,
     ) -> Self {
         Self {
-            engine,
+            owners,
             transaction,
-            system: Cluster::new(engine, SpaceKind::System, transaction.generation),
-            metadata: Cluster::new(engine, SpaceKind::Metadata, transaction.generation),
+            system: Cluster::new(owners, SpaceKind::System, transaction.generation),
+            metadata: Cluster::new(owners, SpaceKind::Metadata, transaction.generation),
             changes: BTreeMap::new(),
             node_delta: BTreeMap::new(),
             sharing: Sharing::new(extent_root),
@@ -99,7 +100,7 @@ impl<'e> Addresses<'e> {
         if let Some(known) = self.last_snapshots.get(&tree) {
             return Ok(*known);
         }
-        let item = self.engine.view.load().committed_root_item(tree)?;
+        let item = self.owners.commits.peek().committed_root_item(tree)?;
         let generation = item.map_or(Generation(0), |item| item.last_snapshot);
         self.last_snapshots.insert(tree, generation);
         Ok(generation)
@@ -145,7 +146,7 @@ impl<'e> Addresses<'e> {
         }
         let (at, level) = (node.logical(), node.level());
         let born = self.is_born(at);
-        self.sharing.state(&self.engine.store, at, level, born).map(Some)
+        self.sharing.state(self.owners.storage.store(), at, level, born).map(Some)
     }
 
     /// Notes that a tree stops using a node. Next, the caller takes the node's entries from slot
@@ -188,11 +189,11 @@ impl<'e> Addresses<'e> {
     fn unmake(&mut self, at: Logical) {
         self.changes.remove(&at);
         self.sharing.blocks.remove(&at);
-        self.engine.space.free(Extent { start: at, len: self.nodesize() });
+        self.owners.storage.space().free(Extent { start: at, len: self.nodesize() });
     }
 
     fn nodesize(&self) -> u64 {
-        u64::from(self.engine.store.geometry().nodesize)
+        u64::from(self.owners.storage.store().geometry().nodesize)
     }
 }
 
@@ -203,18 +204,22 @@ impl NodeAlloc for Addresses<'_> {
         } else {
             (SpaceKind::Metadata, &mut self.metadata)
         };
-        let size = u64::from(self.engine.store.geometry().nodesize);
+        let size = u64::from(self.owners.storage.store().geometry().nodesize);
         let above = |e: Error| buttress_tree::Error::Above(e.to_string());
+        let Owners { storage, commits, reservations, counters } = self.owners;
         loop {
             if let Some(at) = cluster.take(size) {
                 self.changes.insert(at, AddressChange::New { tree, level });
                 *self.node_delta.entry(tree).or_default() += 1;
                 return Ok(at);
             }
-            if !self.engine.add_chunk_to(self.transaction, kind, 0).map_err(above)? {
+            if !storage
+                .add_chunk_to(commits, reservations, self.transaction, kind, 0)
+                .map_err(above)?
+            {
                 // Reservations should have prevented this lack of space. `no_space` reports all
                 // accounts, to show the reason.
-                let _ = self.engine.no_space(kind, size);
+                let _ = counters.no_space(reservations, kind, size);
                 return Err(buttress_tree::Error::NoSpace);
             }
         }
@@ -230,7 +235,7 @@ impl NodeAlloc for Addresses<'_> {
         match self.changes.remove(&at) {
             // The node's item was never made, so the address is free at once.
             Some(AddressChange::New { .. }) => {
-                self.engine.space.free(Extent { start: at, len: self.nodesize() });
+                self.owners.storage.space().free(Extent { start: at, len: self.nodesize() });
             }
             Some(other) => {
                 return Err(buttress_tree::Error::Above(format!("{at} given back as {other:?}")));

@@ -18,7 +18,7 @@
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocOutcome, AllocRequest, SpaceKind};
 
-use crate::Engine;
+use super::owners::Owners;
 
 /// Bytes of the first run of a commit. Each further run is as long as all runs before it together.
 const RUN_BYTES_MIN: u64 = 1 << 20;
@@ -31,7 +31,7 @@ const LOADED_MAX: u32 = 1;
 
 /// The source of addresses for the next nodes of a commit.
 pub(super) struct Cluster<'e> {
-    engine: &'e Engine,
+    owners: Owners<'e>,
     kind: SpaceKind,
     limit: Generation,
     /// The unused rest of the current run.
@@ -44,8 +44,8 @@ pub(super) struct Cluster<'e> {
 }
 
 impl<'e> Cluster<'e> {
-    pub(super) fn new(engine: &'e Engine, kind: SpaceKind, limit: Generation) -> Self {
-        Self { engine, kind, limit, rest: None, run_max: u64::MAX, taken: 0, loaded: 0 }
+    pub(super) fn new(owners: Owners<'e>, kind: SpaceKind, limit: Generation) -> Self {
+        Self { owners, kind, limit, rest: None, run_max: u64::MAX, taken: 0, loaded: 0 }
     }
 
     fn request(&self, want: u64, min: u64) -> AllocRequest {
@@ -63,14 +63,14 @@ impl<'e> Cluster<'e> {
 
     /// Allocates the place of the next node. Returns `None` when no group has space.
     pub(super) fn take(&mut self, size: u64) -> Option<Logical> {
-        let want = if self.kind != SpaceKind::Metadata || self.engine.space.is_mixed() {
+        let want = if self.kind != SpaceKind::Metadata || self.owners.storage.space().is_mixed() {
             size
         } else {
             let want = self.taken.clamp(RUN_BYTES_MIN, RUN_BYTES_MAX).min(self.run_max);
             (want / size * size).max(size)
         };
         while self.rest.is_none() {
-            match self.engine.space.allocate_whole_rows(self.request(want, size)) {
+            match self.owners.storage.space().allocate_whole_rows(self.request(want, size)) {
                 AllocOutcome::Got(run) => {
                     if run.len < want {
                         // This run is shorter than wanted, so it was the longest free piece. Other
@@ -79,12 +79,12 @@ impl<'e> Cluster<'e> {
                         // run's length finds these pieces, too.
                         self.run_max = run.len / 2;
                     }
-                    self.engine.reservations.frozen().take(run.len);
+                    self.owners.reservations.frozen().take(run.len);
                     self.rest = Some(run);
                 }
                 AllocOutcome::NeedsLoading(group) => {
                     self.loaded += 1;
-                    self.engine.load_or_exclude(&group);
+                    self.owners.storage.load_or_exclude(self.owners.commits, &group);
                 }
                 AllocOutcome::Full { .. } => return None,
             }
@@ -94,7 +94,7 @@ impl<'e> Cluster<'e> {
         if run.len > size {
             self.rest = Some(Extent::new(node.end(), run.len - size));
         }
-        self.engine.space.commit_used(node);
+        self.owners.storage.space().commit_used(node);
         self.taken += size;
         Some(node.start)
     }
@@ -109,10 +109,10 @@ impl<'e> Cluster<'e> {
         let Some(rest) = self.rest.take() else { return };
         // Here the counter changes before the account; in `take` it changes after the account. So a
         // thread that reads both sees these bytes in at least one of them.
-        self.engine.reservations.frozen().give_back(rest.len);
-        self.engine.space.free(rest);
+        self.owners.reservations.frozen().give_back(rest.len);
+        self.owners.storage.space().free(rest);
         let request = self.request(RUN_BYTES_MIN, RUN_BYTES_MIN);
-        self.engine.space.note_goal(&request, Extent::new(rest.start, 0));
+        self.owners.storage.space().note_goal(&request, Extent::new(rest.start, 0));
     }
 }
 
@@ -141,12 +141,12 @@ mod tests {
     fn account_sees_runs_that_a_commit_takes() {
         let work = |seed| {
             let engine = engine(512);
-            let node = u64::from(engine.store.geometry().nodesize);
-            engine.reservations.frozen().begin(NEED);
+            let node = u64::from(engine.storage().store().geometry().nodesize);
+            engine.reservations().frozen().begin(NEED);
             let sum = |(account, frozen): (buttress_space::Account, u64)| {
                 account.used + account.reserved + frozen
             };
-            let before = sum(engine.reservations.account_and_frozen());
+            let before = sum(engine.reservations().account_and_frozen());
             let done = AtomicBool::new(false);
             let (mut least, mut looks) = (u64::MAX, 0);
             thread::scope(|scope| {
@@ -154,8 +154,11 @@ mod tests {
                 scope.spawn(move || {
                     let mut rng = Rng::new(seed);
                     for _ in 0..6 {
-                        let mut cluster =
-                            Cluster::new(engine, SpaceKind::Metadata, Generation(u64::MAX));
+                        let mut cluster = Cluster::new(
+                            Owners::of(engine),
+                            SpaceKind::Metadata,
+                            Generation(u64::MAX),
+                        );
                         for _ in 0..rng.below(100) {
                             cluster.take(node).expect("there is room");
                         }
@@ -163,12 +166,12 @@ mod tests {
                     done.store(true, Ordering::Release);
                 });
                 while !done.load(Ordering::Acquire) {
-                    least = least.min(sum(engine.reservations.account_and_frozen()));
+                    least = least.min(sum(engine.reservations().account_and_frozen()));
                     looks += 1;
                     thread::yield_now();
                 }
             });
-            assert_eq!(sum(engine.reservations.account_and_frozen()), before, "seed {seed}");
+            assert_eq!(sum(engine.reservations().account_and_frozen()), before, "seed {seed}");
             assert!(least >= before, "seed {seed}: {} bytes were in neither", before - least);
             looks
         };

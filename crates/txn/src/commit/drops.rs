@@ -9,7 +9,7 @@
 //!
 //! - **D1** A step changes no more references than its limit allows, and may end at any node of the
 //!   tree. A step stops one node early, because a node is dropped or handed over as a whole. If the
-//!   limit is below [`Engine::drop_min`], a step may exceed it by one node, so that each step makes
+//!   limit is below [`drop_min`], a step may exceed it by one node, so that each step makes
 //!   progress.
 //! - **D2** A node that the dead tree wrote may still be used by other trees. Such a node is handed
 //!   over to the other trees before the dead tree drops its reference to the node. The node gets
@@ -34,7 +34,7 @@ use super::{
     settle::{Changes, Settle},
     sharing::{NodeUse, RefName, State},
 };
-use crate::{Engine, Error, Result};
+use crate::{Error, Result, Storage};
 
 /// One step's work on one tree.
 struct Step {
@@ -57,26 +57,24 @@ const PATH_REFS: u64 = 32;
 /// The fewest references that a step changes before it stops.
 const PROGRESS_REFS: u64 = 64;
 
-impl Engine {
-    /// The smallest limit that a step surely keeps (D1): the references of the node with the most
-    /// entries, and `PROGRESS_REFS` more.
-    #[must_use]
-    pub fn drop_min(&self) -> u32 {
-        u32::try_from(self.refs_of_node_max() + PROGRESS_REFS).unwrap_or(u32::MAX)
-    }
+/// The smallest limit that a step surely keeps (D1): the references of the node with the most
+/// entries, and `PROGRESS_REFS` more.
+#[must_use]
+pub fn drop_min(storage: &Storage) -> u32 {
+    u32::try_from(refs_of_node_max(storage) + PROGRESS_REFS).unwrap_or(u32::MAX)
+}
 
-    /// The most references that change when one node is dropped, or is handed over.
-    fn refs_of_node_max(&self) -> u64 {
-        let geometry = self.store.geometry();
-        let entries = geometry.ptrs_max().max(geometry.leaf_room() / ITEM_LEN);
-        2 * entries as u64 + PATH_REFS
-    }
+/// The most references that change when one node is dropped, or is handed over.
+fn refs_of_node_max(storage: &Storage) -> u64 {
+    let geometry = storage.store().geometry();
+    let entries = geometry.ptrs_max().max(geometry.leaf_room() / ITEM_LEN);
+    2 * entries as u64 + PATH_REFS
+}
 
-    /// The number of changed references after which a step stops (D1).
-    fn drop_budget(&self, may: u64) -> i64 {
-        let left = may.saturating_sub(self.refs_of_node_max());
-        i64::try_from(left.max(may.min(PROGRESS_REFS))).unwrap_or(i64::MAX)
-    }
+/// The number of changed references after which a step stops (D1).
+fn drop_budget(storage: &Storage, may: u64) -> i64 {
+    let left = may.saturating_sub(refs_of_node_max(storage));
+    i64::try_from(left.max(may.min(PROGRESS_REFS))).unwrap_or(i64::MAX)
 }
 
 /// The rest of a pruned subtree: its first key and its new root. `None` if nothing is left.
@@ -126,7 +124,7 @@ impl Settle<'_> {
         }
         let mut step = Step {
             tree,
-            budget: self.engine.drop_budget(budget),
+            budget: drop_budget(self.owners.storage, budget),
             has_followed: false,
             birth: Generation(u64::MAX),
             resume: begun.then_some((item.drop_level, item.drop_progress)),
@@ -165,22 +163,22 @@ impl Settle<'_> {
         }
         let mut step = Step {
             tree,
-            budget: self.engine.drop_budget(budget),
+            budget: drop_budget(self.owners.storage, budget),
             has_followed: false,
             birth: Generation(key.offset),
             resume: begun.then_some((item.drop_level, item.drop_progress)),
-            handed: self.engine.commit.drop_mark(tree),
+            handed: self.owners.commits.drop_mark(tree),
         };
         let rest = self.prune_root(&mut step, &Expect::root(root))?;
         match rest {
             Some((_, ptr)) => {
-                self.engine.commit.set_drop_mark(tree, Some(step.handed));
+                self.owners.commits.set_drop_mark(tree, Some(step.handed));
                 self.roots.set(tree, ptr);
                 let item = RootItem { drop_progress: Key::MIN, drop_level: 0, ..item };
                 changes.insert(key, Some(item.to_bytes().into()));
             }
             None => {
-                self.engine.commit.set_drop_mark(tree, None);
+                self.owners.commits.set_drop_mark(tree, None);
                 self.remove_tree(tree);
                 self.quotas.subvolume_gone(tree);
                 let orphan = Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, tree.0);
@@ -198,7 +196,10 @@ impl Settle<'_> {
     fn prune_root(&mut self, step: &mut Step, root: &Expect) -> Result<Rest> {
         let rest = self.prune(step, root)?;
         let beyond = step.budget.min(0).unsigned_abs();
-        debug_assert!(beyond <= self.engine.refs_of_node_max(), "D1: {beyond} references more");
+        debug_assert!(
+            beyond <= refs_of_node_max(self.owners.storage),
+            "D1: {beyond} references more"
+        );
         Ok(rest)
     }
 
@@ -271,7 +272,7 @@ impl Settle<'_> {
     /// Builds the node that replaces `old` in the rest: first the entry `first`, then the entries
     /// of `old` from slot `from` on.
     fn regrow(&mut self, step: &Step, old: &Node, from: usize, first: Rest) -> Result<Rest> {
-        let geometry = *self.engine.store.geometry();
+        let geometry = *self.owners.storage.store().geometry();
         let mut builder = PtrBuilder::new(&geometry);
         let mut first_key = None;
         let rest = (from..old.len()).map(|slot| (old.key(slot), old.child(slot)));

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use buttress_format::{BlockGroupItem, Extent, Key, Kind, Logical};
 use buttress_tree::{Change, NodePtr, NodeSource};
 
-use crate::commit_state::GroupRecord;
+use crate::commits::GroupRecord;
 use crate::free_space_tree::{GroupFreeSpace, expect_whole};
 use crate::{Error, Result};
 

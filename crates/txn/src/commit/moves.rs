@@ -61,7 +61,7 @@ impl Settle<'_> {
         if moves.nodes.is_empty() && moves.moved.is_empty() {
             return Ok(());
         }
-        let roots = file_roots(&self.engine.store, &self.roots)?;
+        let roots = file_roots(self.owners.storage.store(), &self.roots)?;
         // The balance does not know snapshots that were made after it read the trees.
         let knows_all =
             |trees: &[TreeId]| roots.iter().all(|(tree, _)| trees.binary_search(tree).is_ok());
@@ -77,7 +77,7 @@ impl Settle<'_> {
             wanted.moved.insert(moved.old.start, index);
             wanted.items.extend(moved.items.iter().map(|(tree, key, _)| (*tree, *key)));
         }
-        let Some(plan) = Plan::make(&self.engine.store, &self.roots, &wanted)? else {
+        let Some(plan) = Plan::make(self.owners.storage.store(), &self.roots, &wanted)? else {
             // The next round of the balance finds these nodes again. In that round each tree builds
             // its own node.
             tracing::debug!("nodes of a balance cannot move as they are shared");
@@ -137,7 +137,7 @@ impl Settle<'_> {
         let root = self.must_root(TreeId::EXTENT)?;
         let mut done = HashMap::new();
         for (moved, found) in moved.iter().zip(&plan.found) {
-            let users = extent_tree::data_users(&*self.engine.store, root, moved.old)?;
+            let users = extent_tree::data_users(&**self.owners.storage.store(), root, moved.old)?;
             let total: i64 = users.iter().map(|(_, count)| count).sum();
             let follows = |user: &User| match user {
                 User::Leaf(leaf) => map.contains_key(leaf),
@@ -181,7 +181,7 @@ impl Settle<'_> {
         map: &HashMap<Logical, NodePtr>,
         done: &HashMap<Logical, Logical>,
     ) -> Result<()> {
-        let geometry = *self.engine.store.geometry();
+        let geometry = *self.owners.storage.store().geometry();
         let generation = self.transaction.generation;
         let shared = shared(movers);
         for Mover { node, users, full } in movers {
@@ -225,7 +225,7 @@ impl Settle<'_> {
     fn move_roots(&mut self, movers: &[Mover], map: &HashMap<Logical, NodePtr>) -> Result<()> {
         let generation = self.transaction.generation;
         let may_share = movers.iter().any(|mover| mover.full || mover.users.len() > 1);
-        for (tree, root) in file_roots(&self.engine.store, &self.roots)? {
+        for (tree, root) in file_roots(self.owners.storage.store(), &self.roots)? {
             let Some(new) = map.get(&root.logical) else { continue };
             self.roots.set(tree, *new);
             if may_share {

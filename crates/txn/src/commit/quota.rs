@@ -30,7 +30,7 @@ use super::{
     addresses::AddressChange,
     settle::{Changes, Settle},
 };
-use crate::{Error, QuotaChange, Result, extent_tree::Origin, quota_limits::QuotaChanges};
+use crate::{Error, QuotaChange, Result, extent_tree::Origin, quotas, reserve::QuotaChanges};
 
 /// What a commit has to count for quotas: its changes of bytes, and of subvolumes.
 #[derive(Default)]
@@ -49,19 +49,10 @@ fn malformed(key: Key) -> impl Fn(buttress_format::Error) -> Error {
     move |source| Error::Item { tree: TreeId::QUOTA, key, source }
 }
 
-/// The status item of quotas; `None` if the volume has no quota tree.
-pub(crate) fn status(store: &Store, roots: &Roots) -> Result<Option<QuotaStatus>> {
-    let Some(root) = roots.find(TreeId::QUOTA) else { return Ok(None) };
-    let key = QuotaStatus::KEY;
-    let Some((node, slot)) = Cursor::find(store, TreeId::QUOTA, root, &key)? else {
-        return Err(Error::Malformed("the quota tree has no status".into()));
-    };
-    QuotaStatus::parse(node.item(slot)).map(Some).map_err(malformed(key))
-}
-
 impl QuotaDeltas {
     pub(super) fn read(store: &Store, roots: &Roots) -> Result<Self> {
-        let status = status(store, roots)?.filter(|status| status.flags & QuotaStatus::ON != 0);
+        let status =
+            quotas::status(store, roots)?.filter(|status| status.flags & QuotaStatus::ON != 0);
         let are_right = status.is_some_and(|status| status.is_counted(roots.generation));
         Ok(Self { status, are_right, ..Self::default() })
     }
@@ -319,7 +310,7 @@ impl Settle<'_> {
         let wanted = self.transaction.quotas.change(std::mem::take);
         let Some(before) = self.quotas_by_now(&wanted)? else { return Ok(()) };
         let generation = self.transaction.generation;
-        let nodesize = u64::from(self.engine.store.geometry().nodesize);
+        let nodesize = u64::from(self.owners.storage.store().geometry().nodesize);
         let mut quotas = std::mem::take(&mut self.quotas);
         for (at, change) in self.addresses.changes() {
             match change {
@@ -336,7 +327,7 @@ impl Settle<'_> {
             || !quotas.gone.is_empty();
         self.sum_trail(false);
         let trail = self.addresses.trail.take().and_then(|trail| trail.end());
-        let last = self.engine.view.load().roots().generation;
+        let last = self.owners.commits.peek().roots().generation;
         let root = self.must_root(TreeId::QUOTA)?;
         let names = self.must_root(TreeId::ROOT)?;
         let (changes, is_kept) = self.reading(|source| {

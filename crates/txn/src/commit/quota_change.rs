@@ -161,7 +161,7 @@ impl Settle<'_> {
         }
         self.merge(TreeId::QUOTA, changes)?;
         if simple {
-            self.engine.need_feature(Incompat::SIMPLE_QUOTA);
+            self.owners.commits.need_feature(Incompat::SIMPLE_QUOTA);
         }
         Ok(status)
     }

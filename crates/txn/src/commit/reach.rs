@@ -19,7 +19,7 @@ use buttress_format::{Extent, Generation, Key, Kind, Logical, TreeId, header::FL
 use buttress_tree::{Cursor, Expect, Node, NodePtr, NodeSource, Store};
 
 use crate::delayed_ref::User;
-use crate::{DataRef, Engine, Error, Result, View, extent_tree, move_plan::data_at};
+use crate::{DataRef, Error, Result, View, extent_tree, move_plan::data_at};
 
 /// The most nodes and items that a commit looks at to count quotas. Each takes some microseconds if
 /// it is cached.
@@ -58,10 +58,10 @@ fn odd<T>(at: Logical, what: &'static str) -> Result<T> {
 }
 
 impl<'e> Reachers<'e> {
-    pub(super) fn new(engine: &'e Engine, extent_root: NodePtr) -> Self {
+    pub(super) fn new(store: &'e Store, view: Arc<View>, extent_root: NodePtr) -> Self {
         Self {
-            store: &engine.store,
-            view: engine.view.load_full(),
+            store,
+            view,
             extent_root,
             sets: Sets::default(),
             trees: HashMap::new(),

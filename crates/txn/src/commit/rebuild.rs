@@ -13,21 +13,25 @@ use buttress_format::{Extent, Ino, Key, Kind, RootItem, TreeId};
 use buttress_tree::Cursor;
 
 use super::settle::{Changes, Settle};
-use crate::{Engine, Result, free_space_tree};
+use crate::{Commits, Result, Storage, free_space_tree};
 
 impl Settle<'_> {
     /// Empties or creates the tree; the first round fills it.
     pub(super) fn rebuild_free_space(&mut self) -> Result<()> {
         let groups: Vec<Extent> = self.groups.extents().collect();
         for group in groups {
-            let free = free_space_tree::gaps(&self.engine.store, &self.roots, group)?;
+            let free = free_space_tree::gaps(self.owners.storage.store(), &self.roots, group)?;
             self.groups.record_anew(group, &free);
         }
         match self.roots.find(TreeId::FREE_SPACE) {
             Some(root) => {
                 let mut gone = Changes::new();
-                let mut cursor =
-                    Cursor::seek(&*self.engine.store, TreeId::FREE_SPACE, root, &Key::MIN)?;
+                let mut cursor = Cursor::seek(
+                    &**self.owners.storage.store(),
+                    TreeId::FREE_SPACE,
+                    root,
+                    &Key::MIN,
+                )?;
                 while let Some(key) = cursor.key() {
                     gone.insert(key, None);
                     cursor.advance()?;
@@ -48,11 +52,11 @@ impl Settle<'_> {
     }
 }
 
-impl Engine {
+impl Storage {
     /// Makes the next commit record all free space again. From now on the old tree is not trusted.
-    pub(crate) fn rebuild_free_space(&self) {
+    pub(crate) fn rebuild_free_space(&self, commits: &Commits) {
         tracing::info!("rebuilding the free-space tree");
-        self.groups.trust_free_space(false);
-        self.view.load().running().rebuild.store(true, Ordering::Relaxed);
+        self.groups().trust_free_space(false);
+        commits.peek().running().rebuild.store(true, Ordering::Relaxed);
     }
 }

@@ -23,19 +23,19 @@ use super::{
     addresses::{AddressChange, Addresses},
     groups::Groups,
     moves::Moved,
+    owners::Owners,
     quota::QuotaDeltas,
     reach::Reachers,
     subvolumes::parse_root,
     superblock,
     trail::Trail,
 };
-use crate::commit_state::CommitState;
+use crate::commits::CommitState;
 use crate::devices::known_item;
 use crate::{
-    Engine, Error, Result,
+    Error, Result, Storage,
     extent_tree::{self, BlockForm},
-    quota_limits::QuotaChanges,
-    reserve::TreeFacts,
+    reserve::{QuotaChanges, TreeFacts},
     transaction::Transaction,
 };
 
@@ -75,7 +75,7 @@ struct Pending {
 }
 
 pub(super) struct Settle<'e> {
-    pub(super) engine: &'e Engine,
+    pub(super) owners: Owners<'e>,
     pub(super) transaction: &'e Transaction,
     pub(super) fresh: Fresh,
     pub(super) addresses: Addresses<'e>,
@@ -106,7 +106,7 @@ pub(super) struct Settle<'e> {
 
 /// Settles a frozen transaction.
 pub(super) fn settle(
-    engine: &Engine,
+    owners: Owners<'_>,
     transaction: &Transaction,
     state: &mut CommitState,
 ) -> Result<Settled> {
@@ -117,12 +117,12 @@ pub(super) fn settle(
     let extent_root = roots
         .find(TreeId::EXTENT)
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    let quotas = QuotaDeltas::read(&engine.store, &state.roots)?;
+    let quotas = QuotaDeltas::read(owners.storage.store(), &state.roots)?;
     let mut settle = Settle {
-        engine,
+        owners,
         transaction,
         fresh: Fresh::default(),
-        addresses: Addresses::new(engine, transaction, extent_root, quotas.is_simple()),
+        addresses: Addresses::new(owners, transaction, extent_root, quotas.is_simple()),
         quotas,
         quota_news: QuotaChanges::default(),
         // A failure from here on ends all commits, so the records can be moved out of `state`.
@@ -146,7 +146,8 @@ pub(super) fn settle(
     if settle.quotas.status.is_some()
         && settle.quotas.needs_trail(&transaction.quotas.lock(), state.roots.generation)
     {
-        let trail = Trail::new(Reachers::new(engine, extent_root));
+        let trail =
+            Trail::new(Reachers::new(owners.storage.store(), owners.commits.view(), extent_root));
         settle.addresses.trail = Some(Box::new(trail));
     }
     let mut pending = Pending::default();
@@ -184,17 +185,17 @@ pub(super) fn settle(
 }
 
 /// Reads committed trees and the new nodes of a transaction.
-fn over<'n>(engine: &'n Engine, transaction: &Transaction, fresh: &'n mut Fresh) -> Merge<'n> {
-    Merge { store: &engine.store, fresh, generation: transaction.generation }
+fn over<'n>(storage: &'n Storage, transaction: &Transaction, fresh: &'n mut Fresh) -> Merge<'n> {
+    Merge { store: storage.store(), fresh, generation: transaction.generation }
 }
 
 impl Settle<'_> {
     fn sectorsize(&self) -> u32 {
-        self.engine.store.geometry().sectorsize
+        self.owners.storage.store().geometry().sectorsize
     }
 
     pub(super) fn nodesize(&self) -> u32 {
-        self.engine.store.geometry().nodesize
+        self.owners.storage.store().geometry().nodesize
     }
 
     /// Applies changes to a tree and notes its new root.
@@ -211,7 +212,7 @@ impl Settle<'_> {
             self.note_trees(changes);
         }
         let root = self.root_of(tree)?;
-        let mut merge = over(self.engine, self.transaction, &mut self.fresh);
+        let mut merge = over(self.owners.storage, self.transaction, &mut self.fresh);
         let root = merge.apply(&mut self.addresses, tree, root, changes)?;
         self.roots.set(tree, root);
         Ok(())
@@ -223,7 +224,7 @@ impl Settle<'_> {
         match self.roots.find(tree) {
             Some(root) => Ok(Some(root)),
             None if self.removed_trees.contains(&tree) => Ok(None),
-            None => Ok(self.engine.view.load().committed_root(tree)?),
+            None => Ok(self.owners.commits.peek().committed_root(tree)?),
         }
     }
 
@@ -241,7 +242,7 @@ impl Settle<'_> {
 
     /// Calls `read` with a source that also has the nodes of this transaction.
     pub(super) fn reading<R>(&mut self, read: impl FnOnce(&Merge<'_>) -> Result<R>) -> Result<R> {
-        let merge = over(self.engine, self.transaction, &mut self.fresh);
+        let merge = over(self.owners.storage, self.transaction, &mut self.fresh);
         read(&merge)
     }
 
@@ -275,7 +276,7 @@ impl Settle<'_> {
     }
 
     fn pin(&mut self, extent: Extent) -> Result<()> {
-        self.engine.space.pin(extent)?;
+        self.owners.storage.space().pin(extent)?;
         self.pinned.push(extent);
         Ok(())
     }
@@ -283,7 +284,7 @@ impl Settle<'_> {
     fn account(&mut self, extent: Extent, in_use: bool) -> Result<()> {
         let root = self.roots.find(TreeId::FREE_SPACE);
         let sectorsize = self.sectorsize();
-        let merge = over(self.engine, self.transaction, &mut self.fresh);
+        let merge = over(self.owners.storage, self.transaction, &mut self.fresh);
         self.groups.change(&merge, root, sectorsize, extent, in_use)
     }
 
@@ -312,7 +313,7 @@ impl Settle<'_> {
                     if matches!(address_change, AddressChange::Retired { .. }) {
                         self.pin(extent)?;
                     } else {
-                        self.engine.space.free(extent);
+                        self.owners.storage.space().free(extent);
                     }
                 }
             }
@@ -413,20 +414,20 @@ impl Settle<'_> {
     }
 
     fn finish(mut self, state: &CommitState, rounds: u64, of_items: u64) -> Result<Settled> {
-        let engine = self.engine;
+        let Owners { storage, commits, reservations, .. } = self.owners;
         self.addresses.close();
         // No tree references these extents. After this commit, a crash cannot bring back the log
         // that references them.
         self.pinned.append(&mut self.transaction.tracked.take_kept());
         for (id, delta) in &self.device_delta {
-            let mut devices = engine.devices.lock();
+            let mut devices = storage.devices();
             let mut item = known_item(&devices, buttress_format::DeviceId(*id))?;
             item.bytes_used = item.bytes_used.saturating_add_signed(*delta);
             devices.set_item(item);
-            engine.volume.update_device(item);
+            storage.volume().update_device(item);
         }
         let height = self.roots.iter().map(|(_, root)| root.level).max().unwrap_or(0);
-        engine.reservations.note_height(height);
+        reservations.note_height(height);
         let mut superblock = superblock::next(
             &state.superblock,
             &self.roots,
@@ -437,9 +438,9 @@ impl Settle<'_> {
             let flags = CompatRo::FREE_SPACE_TREE.with(CompatRo::FREE_SPACE_TREE_VALID);
             superblock.compat_ro = superblock.compat_ro.with(flags);
         }
-        let needed = engine.commit.needed_features();
+        let needed = commits.needed_features();
         superblock.incompat.0 |= needed;
-        superblock.compat_ro.0 |= engine.commit.needed_features_ro();
+        superblock.compat_ro.0 |= commits.needed_features_ro();
         superblock.total_bytes = superblock.total_bytes.saturating_add_signed(self.total_delta);
         superblock.num_devices = superblock.num_devices.saturating_add_signed(self.devices_delta);
         Ok(Settled {

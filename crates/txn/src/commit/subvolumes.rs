@@ -103,7 +103,7 @@ impl Settle<'_> {
         let root = self.reading(|nodes| Ok(nodes.node(source, &Expect::root(old))?))?;
         let logical = self.addresses.allocate(target, old.level)?;
         let stamp = NodeStamp { logical, generation, owner: target };
-        let copy = Arc::new(root.copied(self.engine.store.geometry(), &stamp));
+        let copy = Arc::new(root.copied(self.owners.storage.store().geometry(), &stamp));
         self.addresses.sharing.add_refs(&copy, 0, RefName::Tree(target), 1)?;
         self.trail_cut(source, target, old.logical, &copy);
         self.fresh.insert(copy);

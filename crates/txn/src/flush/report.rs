@@ -2,13 +2,15 @@
 //! listens.
 
 use buttress_base::clock;
-use buttress_space::{FlushState, SpaceKind};
+use buttress_space::SpaceKind;
 
-use crate::counters::refusal::{Refusal, Refused};
+use crate::Error;
+use crate::counters::Counters;
+use crate::counters::refusal::Refused;
 use crate::counters::steps::{Before, Gain};
 use crate::counters::waits::{End, Wait, name_of};
-use crate::reserve::Accounts;
-use crate::{Engine, Error};
+use crate::queues::Queues;
+use crate::reserve::{Accounts, Reservations};
 
 /// Reports all accounts under the names of section `space` of `buttress stats`. Each figure is a
 /// separate field, so that readers need not parse text.
@@ -55,11 +57,16 @@ fn report_accounts(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
     );
 }
 
-impl Engine {
+impl Counters {
     /// Reports, keeps and counts a refusal: no group has `bytes` of this kind. Returns the error.
-    pub(crate) fn no_space(&self, kind: SpaceKind, bytes: u64) -> Error {
-        let accounts = self.accounts();
-        self.counters.note_refused(Refused { kind, bytes, at: clock::now(), accounts });
+    pub(crate) fn no_space(
+        &self,
+        reservations: &Reservations,
+        kind: SpaceKind,
+        bytes: u64,
+    ) -> Error {
+        let accounts = reservations.accounts();
+        self.note_refused(Refused { kind, bytes, at: clock::now(), accounts });
         report_accounts(kind, bytes, &accounts);
         Error::NoSpace(match kind {
             SpaceKind::Data => "data",
@@ -67,67 +74,14 @@ impl Engine {
         })
     }
 
-    /// The last refusal of space, if there was one.
-    #[must_use]
-    pub fn last_refusal(&self) -> Option<Refusal> {
-        self.counters.last_refused().map(|Refused { kind, bytes, at, accounts }| Refusal {
-            kind,
-            bytes,
-            ago: clock::since(at),
-            accounts,
-        })
-    }
-
-    /// Records the state of the accounts before a step.
-    #[must_use]
-    pub fn before_step(&self, kind: SpaceKind, step: FlushState) -> Before {
-        let account = self.space.account(kind);
-        let (room, held) = match kind {
-            SpaceKind::Data => (account.free().saturating_sub(account.may_use), 0),
-            _ => {
-                let pools = self.reservations.pools(0, 0);
-                let held = match step {
-                    FlushState::Commit => pools.to_commit() + pools.frozen,
-                    FlushState::Dirty | FlushState::AllDirty | FlushState::Ordered => {
-                        pools.filled() - pools.to_commit()
-                    }
-                    FlushState::Count => pools.paths,
-                    _ => 0,
-                };
-                (pools.headroom(), held)
-            }
-        };
-        let forecast = match step {
-            FlushState::Chunk => self.devices.lock().available(self.kind_flags(kind)),
-            FlushState::Unpin | FlushState::Readers | FlushState::Commit => held + account.pinned,
-            FlushState::Count
-            | FlushState::Dirty
-            | FlushState::AllDirty
-            | FlushState::Ordered
-            | FlushState::Clean => held,
-        };
-        Before { kind, step, waiting: self.waiting_bytes(kind), room, forecast }
-    }
-
-    /// Bytes that can be reserved now.
-    fn reservable(&self, kind: SpaceKind) -> u64 {
-        match kind {
-            SpaceKind::Data => {
-                let account = self.space.account(kind);
-                account.free().saturating_sub(account.may_use)
-            }
-            SpaceKind::Metadata | SpaceKind::System => self.reservations.pools(0, 0).headroom(),
-        }
-    }
-
     /// Reports the forecast and the actual gain of a step, in bytes. The actual gain is too low if
     /// other threads reserved space during the step.
-    pub fn report_step(&self, before: &Before, gain: Gain) {
+    pub(crate) fn report_step(&self, queues: Queues<'_>, before: &Before, gain: Gain) {
         let &Before { kind, step, waiting, room, forecast } = before;
         let is_served = gain.served > 0;
-        let served = if is_served { waiting.saturating_sub(self.waiting_bytes(kind)) } else { 0 };
-        let yielded = (self.reservable(kind) + served).saturating_sub(room);
-        self.counters.note_step(before, gain, yielded);
+        let served = if is_served { waiting.saturating_sub(queues.waiting_bytes(kind)) } else { 0 };
+        let yielded = (queues.reservable(kind) + served).saturating_sub(room);
+        self.note_step(before, gain, yielded);
         tracing::debug!(
             target: "buttress::flush",
             source = "tickets",
@@ -142,8 +96,8 @@ impl Engine {
         );
     }
 
-    pub(super) fn report_wait(&self, wait: &Wait) {
-        self.counters.note_wait(wait);
+    pub(crate) fn report_wait(&self, wait: &Wait) {
+        self.note_wait(wait);
         let &Wait { kind, reach, bytes, waited, end } = wait;
         tracing::debug!(
             target: "buttress::reserve",

@@ -106,5 +106,5 @@ fn small_commits_lie_side_by_side() {
         assert!(last.is_none_or(|last| root > last && root - last < 1 << 20), "{last:?}, {root}");
         last = Some(root);
     }
-    assert_eq!(engine.accounts().metadata.reserved, 0, "nothing of a run is left");
+    assert_eq!(engine.reservations().accounts().metadata.reserved, 0, "nothing of a run is left");
 }

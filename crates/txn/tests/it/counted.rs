@@ -213,7 +213,7 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
         kept.push(space);
     }
     let mut rng = Rng::new(seed);
-    let metadata = engine.accounts().metadata.total;
+    let metadata = engine.reservations().accounts().metadata.total;
     let blocks = [800, 6000, 20_000, 30_000][rng.below(4) as usize];
     let inos: Vec<_> = (0..4).map(|index| Ino(1 << 21 | index)).collect();
     for (ino, block) in inos.iter().flat_map(|ino| (0..blocks).map(move |block| (*ino, block))) {
@@ -229,7 +229,7 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
     }
     let filled = metadata / 100 * (66 + rng.below(16));
     for at in 0.. {
-        if engine.accounts().metadata.used > filled {
+        if engine.reservations().accounts().metadata.used > filled {
             break;
         }
         for item in 0..100 {

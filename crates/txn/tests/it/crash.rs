@@ -43,7 +43,7 @@ fn run(seed: u64) -> usize {
     let engine = open(Arc::clone(&device) as Arc<dyn Device>);
     let mut rng = Rng::new(seed);
     let mut models: BTreeMap<Generation, Model> = BTreeMap::new();
-    models.insert(engine.published(), content(&engine));
+    models.insert(engine.commits().published(), content(&engine));
     let mut model = content(&engine);
     log.start(&[&device]);
     for _ in 0..12 {
@@ -67,7 +67,7 @@ fn run(seed: u64) -> usize {
     }
     log.crashes(&mut rng, 3, 1, |crash| {
         let engine = open(Arc::new(crash.devices[0].fork()));
-        let (found, when) = (engine.published(), (seed, crash.event, crash.draw));
+        let (found, when) = (engine.commits().published(), (seed, crash.event, crash.draw));
         assert!(
             found.0 >= crash.mark.unwrap_or(0),
             "{when:?}: {found:?} is older than what was acknowledged"

@@ -46,12 +46,12 @@ fn reservations_survive_interrupts_at_each_step() {
         all.push(reservation);
         assert!(all.len() < 10_000);
     }
-    let before = engine.accounts();
+    let before = engine.reservations().accounts();
     let mut looks = 0;
     let refused = loop {
         let wait = || engine.reserve_in_queue(Cost::of(500, 1 << 20), ReserveClass::Normal);
         let outcome = at_look(looks).run(wait).expect_err("there is no room");
-        let after = engine.accounts();
+        let after = engine.reservations().accounts();
         assert_eq!(
             (after.outstanding, after.waiting),
             (before.outstanding, (0, 0)),
@@ -76,7 +76,7 @@ fn reservations_survive_interrupts_at_each_step() {
         engine.reserve_in_queue(Cost::of(5, 0), ReserveClass::Normal).expect("there is room");
     drop((reservation, all));
     engine.commit().expect("a commit");
-    assert_eq!(engine.accounts().outstanding, Cost::default());
+    assert_eq!(engine.reservations().accounts().outstanding, Cost::default());
 }
 
 /// A device with flushes that wait. When the test lets a flush go on, the test may also make the

@@ -16,13 +16,17 @@ const SIZE: u64 = 1 << 30;
 /// Allocates all space of the groups, sector by sector, and gives back every other sector.
 fn shred(engine: &Arc<Engine>, kept: &mut Vec<Extent>) {
     let groups = engine.group_fill().len();
-    let free = engine.accounts().data.free();
+    let free = engine.reservations().accounts().data.free();
     let mut space = engine.reserve_data(free).expect("it is free");
     let mut one = || engine.allocate_data(&mut space, SECTOR, SECTOR, None, 1).expect("a sector");
     let mut taken: Vec<_> = (0..free / SECTOR).map(|_| one()).collect();
     taken.sort_unstable_by_key(|extent| extent.start);
     for (index, extent) in taken.into_iter().enumerate() {
-        if index % 2 == 0 { kept.push(extent) } else { engine.free_unused_data(extent) }
+        if index % 2 == 0 {
+            kept.push(extent);
+        } else {
+            engine.allocation().free_unused_data(engine.storage(), extent);
+        }
     }
     assert_eq!(engine.group_fill().len(), groups, "a sector is no piece");
 }
@@ -54,7 +58,7 @@ fn fragmented_space_gets_a_chunk_while_some_are_free() {
         assert_eq!(allocate(&engine, &mut kept), WANTED, "and has it whole");
         assert_eq!(engine.group_fill().len(), groups + 1, "no other group is needed");
     }
-    let left = engine.accounts().unallocated;
+    let left = engine.reservations().accounts().unallocated;
     assert!(grown > 2, "{grown} chunks, {left} bytes left");
     assert!((SIZE / 10..=SIZE / 4).contains(&left), "{left} bytes left");
     // Extents in pieces can be used like any other extents.

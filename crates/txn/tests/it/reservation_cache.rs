@@ -32,7 +32,7 @@ fn ask(engine: &Arc<Engine>, cost: Cost) -> Option<MetaReservation> {
 }
 
 fn batches(engine: &Engine) -> u64 {
-    let reserved = engine.accounts().outstanding;
+    let reserved = engine.reservations().accounts().outstanding;
     let Cost { items, commit_items, bytes } = reserved;
     assert_eq!(
         (items * 3, items * 100),
@@ -62,7 +62,7 @@ fn batches_come_and_go() {
     assert_eq!(batches(&engine), 1, "one went, the other has been used once");
     drop(ask(&engine, Cost::of(7, 10)).expect("plenty"));
     engine.commit().expect("a commit");
-    assert_eq!(engine.accounts().outstanding, Cost::default());
+    assert_eq!(engine.reservations().accounts().outstanding, Cost::default());
 }
 
 /// A reservation with few items and very many bytes is room for copies, and in no batch. If it
@@ -85,7 +85,7 @@ fn no_request_is_refused_for_it() {
             scope.spawn(|| drop(ask(&engine, COST)));
         }
     });
-    assert!(engine.accounts().outstanding.items > 0, "nothing was kept");
+    assert!(engine.reservations().accounts().outstanding.items > 0, "nothing was kept");
     // Reserves as much as fits, including the space that the shards kept.
     let mut all = Vec::new();
     while let Some(reservation) = ask(&engine, Cost::of(500, 1 << 20)) {
@@ -93,14 +93,18 @@ fn no_request_is_refused_for_it() {
         assert!(all.len() < 10_000);
     }
     let held: u64 = all.len() as u64 * 500;
-    assert_eq!(engine.accounts().outstanding.items, held, "something is kept by the side");
+    assert_eq!(
+        engine.reservations().accounts().outstanding.items,
+        held,
+        "something is kept by the side"
+    );
     // With little free space, shards reserve no batches (`reserve::cache::B4`).
     all.pop();
     for _ in 0..40 {
         let reservation = ask(&engine, COST).expect("there is room again");
-        assert_eq!(engine.accounts().outstanding.items, held - 500 + 5);
+        assert_eq!(engine.reservations().accounts().outstanding.items, held - 500 + 5);
         drop(reservation);
-        assert_eq!(engine.accounts().outstanding.items, held - 500);
+        assert_eq!(engine.reservations().accounts().outstanding.items, held - 500);
     }
     drop(all);
 }
@@ -190,7 +194,7 @@ fn race(seed: u64, mib: u64, steps: usize) {
             meeting.wait();
             meeting.wait();
             let held: u64 = held.iter().map(|sum| sum.load(Ordering::SeqCst)).sum();
-            let reserved = engine.accounts().outstanding.items;
+            let reserved = engine.reservations().accounts().outstanding.items;
             let kept = THREADS * 2 * BATCH * KINDS[1].items;
             // A failure is reported only after the end: the threads wait for each other until then.
             if !(held..=held + kept).contains(&reserved) {
@@ -202,7 +206,7 @@ fn race(seed: u64, mib: u64, steps: usize) {
     assert_eq!(wrong, [], "seed {seed}: steps, what was reserved, and what was held");
     engine.commit().expect("a commit");
     let _ = ask(&engine, Cost::of(1_000_000, 1 << 30));
-    assert_eq!(engine.accounts().outstanding, Cost::default(), "seed {seed}");
+    assert_eq!(engine.reservations().accounts().outstanding, Cost::default(), "seed {seed}");
 }
 
 /// E10: refills against releases, with the system's threads.

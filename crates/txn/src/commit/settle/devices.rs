@@ -10,7 +10,7 @@ use buttress_tree::Cursor;
 
 use super::{Changes, Pending, Settle, over};
 use crate::devices::known_item;
-use crate::{Error, Result, commit_state::GroupRecord, transaction::DeviceChange};
+use crate::{Error, Result, commits::GroupRecord, transaction::DeviceChange};
 
 impl Settle<'_> {
     /// Records added, removed and resized devices in the chunk tree.
@@ -55,7 +55,7 @@ impl Settle<'_> {
     /// Records the error counts that changed since the last commit, by device.
     pub(super) fn device_stats(&mut self) -> Result<()> {
         let mut items = Changes::new();
-        for device in self.engine.volume.devices().iter() {
+        for device in self.owners.storage.volume().devices().iter() {
             if let Some(stats) = device.take_changed_stats() {
                 let key = Key::new(ids::DEV_STATS, Kind::PERSISTENT_ITEM, device.id.0);
                 items.insert(key, Some(stats.to_bytes().into()));
@@ -92,7 +92,7 @@ impl Settle<'_> {
             }
             let record = GroupRecord { len: new.chunk.len, flags: new.flags, used: 0 };
             let root = self.roots.find(TreeId::FREE_SPACE);
-            let source = over(self.engine, self.transaction, &mut self.fresh);
+            let source = over(self.owners.storage, self.transaction, &mut self.fresh);
             self.groups.add(&source, root, new.chunk.logical, record)?;
         }
         for chunk in &removed {
@@ -107,13 +107,13 @@ impl Settle<'_> {
             let group = Extent { start: chunk.logical, len: chunk.len };
             let root = self.roots.find(TreeId::FREE_SPACE);
             let sectorsize = self.sectorsize();
-            let merge = over(self.engine, self.transaction, &mut self.fresh);
+            let merge = over(self.owners.storage, self.transaction, &mut self.fresh);
             self.groups.remove(&merge, root, sectorsize, group, groups, free_space)?;
         }
         self.removed.extend(removed);
         for (id, delta) in &self.device_delta {
             let device = buttress_format::DeviceId(*id);
-            let mut item: DeviceItem = known_item(&self.engine.devices.lock(), device)?;
+            let mut item: DeviceItem = known_item(&self.owners.storage.devices(), device)?;
             item.bytes_used = item.bytes_used.saturating_add_signed(*delta);
             let key = Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, *id);
             chunk_items.insert(key, Some(item.to_bytes().into()));

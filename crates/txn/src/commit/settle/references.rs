@@ -124,7 +124,7 @@ impl Settle<'_> {
         added.retain(|(run, _)| lives(run));
         if !freed.is_empty() || !added.is_empty() {
             let root = self.must_root(TreeId::CSUM)?;
-            let geometry = *self.engine.store.geometry();
+            let geometry = *self.owners.storage.store().geometry();
             let has_stripes = self.roots.find(TreeId::RAID_STRIPE).is_some();
             let multiple = if has_stripes { limits::STRIPE_LEN } else { 1 };
             let how = (&geometry, multiple);
@@ -147,7 +147,7 @@ impl Settle<'_> {
         if freed.is_empty() && written.is_empty() {
             return Ok(());
         }
-        let volume = Arc::clone(&self.engine.volume);
+        let volume = Arc::clone(self.owners.storage.volume());
         let items = |range| volume.stripe_items(range);
         let changes =
             self.reading(|source| stripe_tree::changes(source, root, &freed, &written, items))?;

@@ -29,7 +29,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_base::sync::Mutex;
 use buttress_format::{Generation, Logical, QuotaGroup, QuotaInfo, QuotaLimit, TreeId};
 
-use crate::Result;
+use buttress_transaction::Result;
+
 use crate::quota_charge::QuotaCharge;
 
 /// One group, as a commit left it.
@@ -49,21 +50,21 @@ pub struct QuotaUse {
 
 /// The changes that a commit made to quotas.
 #[derive(Debug, Default)]
-pub(crate) struct QuotaChanges {
+pub struct QuotaChanges {
     /// Whether the counts are right: quotas are simple, or full quotas are not marked as
     /// inconsistent.
-    pub(crate) is_kept: bool,
+    pub is_kept: bool,
     /// Whether the commit set a limit, or made limits apply.
-    pub(crate) sets_limit: bool,
+    pub sets_limit: bool,
     /// Whether the commit changed any item of a limit or a membership, or removed a group.
-    pub(crate) regroups: bool,
+    pub regroups: bool,
     /// The bytes that each changed group uses now.
-    pub(crate) used: Vec<(QuotaGroup, QuotaInfo)>,
+    pub used: Vec<(QuotaGroup, QuotaInfo)>,
 }
 
 /// The limits of a volume.
 #[derive(Debug, Default)]
-pub(crate) struct QuotaLimits {
+pub struct QuotaLimits {
     /// Whether there may be a limit. The flag changes under the lock.
     is_on: AtomicBool,
     /// Unranked: nothing is taken under it.
@@ -201,13 +202,13 @@ impl State {
 impl QuotaLimits {
     /// Creates the limits of a volume that was just opened. If the volume has a quota tree
     /// (`has_quotas`), the first writer looks for limits.
-    pub(crate) fn new(has_quotas: bool, published: Generation) -> Arc<Self> {
+    pub fn new(has_quotas: bool, published: Generation) -> Arc<Self> {
         let state = State { published, ..State::default() };
         Arc::new(Self { is_on: AtomicBool::new(has_quotas), state: Mutex::new(state) })
     }
 
     /// Notes that a commit was published, and its changes of quotas.
-    pub(crate) fn publish(&self, generation: Generation, news: &QuotaChanges) {
+    pub fn publish(&self, generation: Generation, news: &QuotaChanges) {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.published = generation;
@@ -231,14 +232,14 @@ impl QuotaLimits {
         self.is_on.store(is_on, Ordering::Release);
     }
 
-    pub(crate) fn is_on(&self) -> bool {
+    fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Acquire)
     }
 
     /// Notes that a transaction makes a subvolume within another. The note is made even while no
     /// limit is set, because a commit under way may set the first limit. If that commit sets no
     /// limit, [`Self::publish`] forgets the note.
-    pub(crate) fn note_made(&self, tree: TreeId, within: TreeId, generation: Generation) {
+    pub fn note_made(&self, tree: TreeId, within: TreeId, generation: Generation) {
         if tree != within {
             self.state.lock().made.insert(tree, (within, generation));
         }
@@ -247,7 +248,7 @@ impl QuotaLimits {
     /// Asks for `bytes` that a subvolume is about to write. `None` if they exceed a limit. `look`
     /// reads all groups of a commit. It returns the commit's generation, the groups, and whether
     /// quotas are simple.
-    pub(crate) fn charge(
+    pub fn charge(
         self: &Arc<Self>,
         tree: TreeId,
         bytes: u64,
@@ -282,7 +283,7 @@ impl QuotaLimits {
     }
 
     /// Adds bytes without a check, for data that was accepted before.
-    pub(crate) fn force(self: &Arc<Self>, tree: TreeId, bytes: u64) -> QuotaCharge {
+    pub fn force(self: &Arc<Self>, tree: TreeId, bytes: u64) -> QuotaCharge {
         if !self.is_on() {
             return QuotaCharge::default();
         }
@@ -299,7 +300,7 @@ impl QuotaLimits {
     }
 
     /// Ends a charge, or a part of a charge, because no extent was made of these bytes.
-    pub(crate) fn release(&self, tree: TreeId, bytes: u64) {
+    pub fn release(&self, tree: TreeId, bytes: u64) {
         let mut state = self.state.lock();
         state.stop_waiting(tree, bytes);
         state.no_longer(tree, bytes);
@@ -307,13 +308,7 @@ impl QuotaLimits {
 
     /// Ends a charge, because a transaction made an extent of its bytes. `at` is the start of the
     /// extent, which may have grown by these bytes.
-    pub(crate) fn add_first_ref(
-        &self,
-        tree: TreeId,
-        bytes: u64,
-        at: Logical,
-        generation: Generation,
-    ) {
+    pub fn add_first_ref(&self, tree: TreeId, bytes: u64, at: Logical, generation: Generation) {
         let mut state = self.state.lock();
         state.stop_waiting(tree, bytes);
         let new = ChargedExtent { tree, bytes, generation };
@@ -330,7 +325,7 @@ impl QuotaLimits {
     }
 
     /// Notes that the extent which starts at `at` was freed by the transaction that made it.
-    pub(crate) fn end(&self, at: Logical) {
+    pub fn end(&self, at: Logical) {
         if !self.is_on() {
             return;
         }
@@ -342,7 +337,7 @@ impl QuotaLimits {
 
     /// Whether a subvolume has bytes on the way, which the counts of the last commit do not
     /// include.
-    pub(crate) fn is_any_on_the_way(&self, tree: TreeId) -> bool {
+    pub fn is_any_on_the_way(&self, tree: TreeId) -> bool {
         let mut is_any = false;
         self.state.lock().each(tree, |group| is_any |= group.coming > 0);
         is_any

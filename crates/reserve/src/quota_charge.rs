@@ -52,7 +52,7 @@ impl QuotaCharge {
 
     /// Ends the charge, because a transaction made an extent of its bytes, or extended an extent by
     /// these bytes. `at` is the start of the extent.
-    pub(crate) fn add_first_ref(mut self, at: Logical, generation: Generation) {
+    pub fn add_first_ref(mut self, at: Logical, generation: Generation) {
         let bytes = std::mem::take(&mut self.bytes);
         if let Some((limits, tree)) = self.of.as_ref().filter(|_| bytes > 0) {
             limits.add_first_ref(*tree, bytes, at, generation);
@@ -73,7 +73,8 @@ impl Drop for QuotaCharge {
 #[derive(Debug)]
 #[must_use = "a dropped reservation is given back at once"]
 pub struct DataReservation {
-    pub(crate) space: buttress_space::DataReservation,
+    /// The reserved space.
+    pub space: buttress_space::DataReservation,
     charge: QuotaCharge,
 }
 
