@@ -12,7 +12,7 @@ use std::{
 };
 
 use buttress_base::{clock, thread};
-use buttress_fs::{FallocateMode, Filesystem, Inode, SetAttr};
+use buttress_fs::{FallocateMode, Filesystem, Inode, NewInode, SetAttr};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 
 use crate::{
@@ -81,7 +81,7 @@ impl Experiment for Allocate {
             let (rate, times) = match &fs {
                 Some(fs) => together(workers, time, |i| {
                     let name = format!("w{workers}-{i}");
-                    let file = fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0);
+                    let file = fs.root().create(name.as_bytes(), NewInode::file(0o600));
                     let file = file.map_err(text)?;
                     let empty = SetAttr { size: Some(0), ..SetAttr::default() };
                     Ok(move |at: Option<u64>| match at {
@@ -152,7 +152,7 @@ enum Filled {
 impl Filled {
     fn create(setup: &Setup, fs: Option<&Filesystem>, name: &str) -> Result<Self, String> {
         let Some(fs) = fs else { return create(setup.folder(), name).map(Self::Folder) };
-        let made = fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0);
+        let made = fs.root().create(name.as_bytes(), NewInode::file(0o600));
         made.map(Self::Library).map_err(text)
     }
 

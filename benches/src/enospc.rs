@@ -23,7 +23,7 @@ mod writers;
 use std::{fs::File, os::unix::fs::FileExt, sync::Arc, time::Duration};
 
 use buttress_base::clock;
-use buttress_fs::{FallocateMode, SetAttr};
+use buttress_fs::{FallocateMode, NewInode, SetAttr};
 use buttress_sim::{Slow, slow::RequestCounts};
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -183,11 +183,11 @@ impl Enospc {
         };
         for i in 0..self.names {
             let name = format!("small{i}");
-            let file = fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?;
+            let file = fs.root().create(name.as_bytes(), NewInode::file(0o600)).map_err(text)?;
             file.write_at(0, &[1; NAME_BYTES]).map_err(text)?;
         }
         fs.sync().map_err(text)?;
-        let filler = fs.root().create(b"filler", 0o100_600, 0, 0, 0).map_err(text)?;
+        let filler = fs.root().create(b"filler", NewInode::file(0o600)).map_err(text)?;
         let len = fill(|at, len| {
             filler.fallocate(at, len, FallocateMode::Allocate { keep_size: false }).is_ok()
         });
@@ -204,7 +204,7 @@ impl Enospc {
         let mut files = Vec::new();
         for job in 0..self.jobs {
             let name = format!("job{job}");
-            files.push(fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text)?);
+            files.push(fs.root().create(name.as_bytes(), NewInode::file(0o600)).map_err(text)?);
         }
         if let Some(slow) = &slow {
             slow.begin();

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use buttress_fs::{Inode, SetAttr};
+use buttress_fs::{Inode, NewInode, SetAttr};
 
 use crate::{
     report::{Better, Report},
@@ -69,7 +69,7 @@ pub(crate) fn run(job: &Job, report: &mut Report) -> Result<(), String> {
         let library = if target.is_library() { Some(setup.open()?) } else { None };
         let open = |name: &str| -> Result<OpenFile, String> {
             if let Some(library) = &library {
-                let file = library.root().create(name.as_bytes(), 0o100_644, 0, 0, 0);
+                let file = library.root().create(name.as_bytes(), NewInode::file(0o644));
                 return file.map(OpenFile::Library).map_err(text);
             }
             let mut options = OpenOptions::new();

@@ -19,7 +19,7 @@ use buttress_format::{
     Logical, Profile, Region, TreeId,
 };
 use buttress_fs::{
-    Filesystem, MountOptions,
+    Filesystem, MountOptions, NewInode,
     make::{MakeOptions, make},
 };
 use buttress_txn::{Cost, DataRef, Engine, EngineOptions, ReserveClass};
@@ -127,7 +127,7 @@ impl Filler {
 
     fn make(device: Arc<dyn Device>) -> Result<Self, String> {
         let fs = Filesystem::open(vec![device], MountOptions::default()).map_err(text)?;
-        let file = fs.root().create(Self::NAME, 0o644, 0, 0, 0).map_err(text)?;
+        let file = fs.root().create(Self::NAME, NewInode::file(0o644)).map_err(text)?;
         let ino = file.id().ino;
         drop(file);
         fs.close().map_err(text)?;

@@ -18,7 +18,7 @@ use std::{
 };
 
 use buttress_base::{AlignedBuf, Rng};
-use buttress_fs::{FallocateMode, Filesystem, Inode};
+use buttress_fs::{FallocateMode, Filesystem, Inode, NewInode};
 
 use crate::{
     Target, cpu,
@@ -150,7 +150,7 @@ impl Nocow {
     /// Fills block groups, and makes the files that are written to.
     fn prepare(&self, fs: &Filesystem, groups: u64, bytes: u64) -> Result<Vec<Inode>, String> {
         let create =
-            |name: String| fs.root().create(name.as_bytes(), 0o100_600, 0, 0, 0).map_err(text);
+            |name: String| fs.root().create(name.as_bytes(), NewInode::file(0o600)).map_err(text);
         for group in 0..groups {
             let file = create(format!("filler-{group}"))?;
             file.fallocate(0, GIB, FallocateMode::Allocate { keep_size: false }).map_err(text)?;

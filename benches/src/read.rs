@@ -3,6 +3,7 @@
 //! Each thread reads the whole file once. In a folder, the threads belong to `fio`. With the
 //! library, the threads are our own.
 
+use buttress_fs::NewInode;
 use std::{fs::File, os::unix::fs::FileExt, sync::Barrier, thread, time::Instant};
 
 use crate::{
@@ -52,7 +53,7 @@ impl Experiment for Read {
         let chunk = pattern(4, MIB);
         if subject.target.is_library() {
             let fs = setup.open()?;
-            let file = fs.root().create(b"large", 0o100_644, 0, 0, 0).map_err(text)?;
+            let file = fs.root().create(b"large", NewInode::file(0o644)).map_err(text)?;
             for at in 0..mib {
                 file.write_at(at << 20, &chunk).map_err(text)?;
             }

@@ -3,6 +3,7 @@
 //! Files with content within their items make a transaction of about 200 MiB; then one thread syncs
 //! while another goes on creating files. The longest operation of the creating thread counts.
 
+use buttress_fs::NewInode;
 use std::{
     fs::File,
     io::Write,
@@ -46,7 +47,7 @@ pub(crate) fn run(job: &Job, report: &mut Report) -> Result<(), String> {
         let fs = setup.open()?;
         let create = |prefix: &str, i: usize| -> Result<(), String> {
             let name = format!("{prefix}{i}");
-            let file = fs.root().create(name.as_bytes(), 0o100_644, 0, 0, 0).map_err(text)?;
+            let file = fs.root().create(name.as_bytes(), NewInode::file(0o644)).map_err(text)?;
             file.write_at(0, &data).map_err(text)?;
             Ok(())
         };

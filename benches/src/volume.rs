@@ -15,7 +15,7 @@ use std::{
 };
 
 use buttress_check::Options;
-use buttress_fs::{Filesystem, Inode, ScrubOptions};
+use buttress_fs::{Filesystem, Inode, NewInode, ScrubOptions};
 use buttress_send::SendOptions;
 
 use crate::{
@@ -97,7 +97,7 @@ impl Volume for Ours {
         }
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         let dir = self.fs.resolve(dir).map_err(text)?;
-        let file = dir.create(name.as_bytes(), 0o100_644, 0, 0, 0).map_err(text)?;
+        let file = dir.create(name.as_bytes(), NewInode::file(0o644)).map_err(text)?;
         Ok(Place::Library(file))
     }
 

@@ -1,5 +1,6 @@
 //! The jobs: the same operations through a folder and through the library.
 
+use buttress_fs::NewInode;
 use std::{
     fs::{self, File},
     io::{Read, Write},
@@ -127,7 +128,8 @@ pub(crate) fn small(job: &Job, report: &mut Report) -> Result<(), String> {
                 let name = format!("d{}", i / PER_DIR);
                 dir = fs.root().mkdir(name.as_bytes(), 0o755, 0, 0).map_err(text)?;
             }
-            let file = dir.create(format!("f{i}").as_bytes(), 0o100_644, 0, 0, 0).map_err(text)?;
+            let file =
+                dir.create(format!("f{i}").as_bytes(), NewInode::file(0o644)).map_err(text)?;
             file.write_at(0, &data).map_err(text)?;
         }
         created = start.elapsed();
@@ -187,7 +189,7 @@ pub(crate) fn sequential(job: &Job, report: &mut Report) -> Result<(), String> {
     if target.is_library() {
         let fs = setup.open()?;
         let start = Instant::now();
-        let file = fs.root().create(b"large", 0o100_644, 0, 0, 0).map_err(text)?;
+        let file = fs.root().create(b"large", NewInode::file(0o644)).map_err(text)?;
         for i in 0..job.mib {
             file.write_at(i << 20, &chunk).map_err(text)?;
         }

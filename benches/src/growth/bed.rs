@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress::{CreateOptions, Filesystem, OpenOptions};
 use buttress_block::{Device, FileDevice};
-use buttress_fs::{Inode, be_repeatable};
+use buttress_fs::{Inode, NewInode, be_repeatable};
 use buttress_tree::Steps;
 use buttress_volume::stats::io_of_gone_volumes;
 
@@ -152,7 +152,7 @@ impl Bed {
 
     /// A new file in the top directory.
     pub(super) fn make(&self, name: &str) -> Result<Inode, Box<dyn Error>> {
-        Ok(self.root().create(name.as_bytes(), 0o644, 0, 0, 0)?)
+        Ok(self.root().create(name.as_bytes(), NewInode::file(0o644))?)
     }
 }
 

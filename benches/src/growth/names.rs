@@ -3,7 +3,9 @@
 
 use std::ops::ControlFlow;
 
-use buttress_fs::{FileKind, Inode, NameChange, NameDir, RenameFlags, SetAttr, XattrFlags};
+use buttress_fs::{
+    FileKind, Inode, NameChange, NameDir, NewInode, RenameFlags, SetAttr, XattrFlags,
+};
 
 use super::Done;
 use super::bed::{Bed, SECTOR, name, spread};
@@ -14,7 +16,7 @@ const LISTED: usize = 50;
 pub(super) fn fill(bed: &Bed, size: u64) -> Done {
     let root = bed.root();
     (0..size).try_for_each(|at| {
-        drop(root.create(&name(at), 0o644, 0, 0, 0)?);
+        drop(root.create(&name(at), NewInode::file(0o644))?);
         Ok(())
     })
 }
@@ -23,7 +25,7 @@ pub(super) fn fill(bed: &Bed, size: u64) -> Done {
 pub(super) fn fill_files(bed: &Bed, size: u64) -> Done {
     let dir = bed.root().mkdir(b"src", 0o755, 0, 0)?;
     for at in 0..size {
-        let file = dir.create(&name(at), 0o644, 0, 0, 0)?;
+        let file = dir.create(&name(at), NewInode::file(0o644))?;
         file.write_at(0, &[at as u8; SECTOR as usize])?;
     }
     Ok(())
@@ -149,14 +151,15 @@ pub(super) fn transaction(bed: &Bed, size: u64) -> Done {
 }
 
 pub(super) fn create_and_sync(bed: &Bed, size: u64) -> Done {
-    (0..size).try_for_each(|at| Ok(bed.root().create(&new_name(at), 0o644, 0, 0, 0)?.sync()?))
+    (0..size)
+        .try_for_each(|at| Ok(bed.root().create(&new_name(at), NewInode::file(0o644))?.sync()?))
 }
 
 /// Creates, finds, renames and removes a few names among many.
 pub(super) fn few_names(bed: &Bed, size: u64) -> Done {
     let root = bed.root();
     for at in spread(size) {
-        drop(root.create(&new_name(at), 0o644, 0, 0, 0)?);
+        drop(root.create(&new_name(at), NewInode::file(0o644))?);
         drop(root.lookup(&name(at))?.attr());
         root.rename(&new_name(at), &root, b"other", RenameFlags::default())?;
         root.unlink(b"other")?;

@@ -2,6 +2,7 @@
 
 use super::Done;
 use super::bed::{Bed, SECTOR, name, spread};
+use buttress_fs::NewInode;
 
 /// Files that are in every snapshot.
 const FILES: u64 = 64;
@@ -34,7 +35,7 @@ pub(super) fn list_subvolumes(bed: &Bed, size: u64) -> Done {
 pub(super) fn home(bed: &Bed, _: u64) -> Done {
     let home = bed.root().create_subvolume(b"home", 0o755, 0, 0)?;
     for at in 0..FILES {
-        home.create(&name(at), 0o644, 0, 0, 0)?.write_at(0, &[at as u8; SECTOR as usize])?;
+        home.create(&name(at), NewInode::file(0o644))?.write_at(0, &[at as u8; SECTOR as usize])?;
     }
     Ok(bed.fs().sync()?)
 }
@@ -62,7 +63,7 @@ pub(super) fn home_and_snapshots(bed: &Bed, size: u64) -> Done {
 pub(super) fn many_files_and_snapshots(bed: &Bed, size: u64) -> Done {
     let home = bed.root().create_subvolume(b"home", 0o755, 0, 0)?;
     for at in 0..size {
-        home.create(&name(at), 0o644, 0, 0, 0)?.write_at(0, &[at as u8; SECTOR as usize])?;
+        home.create(&name(at), NewInode::file(0o644))?.write_at(0, &[at as u8; SECTOR as usize])?;
     }
     snapshots(bed, 4)
 }

@@ -1,6 +1,6 @@
 //! Steps of cases on whole volumes: sizes, block groups, devices, and work on all of them.
 
-use buttress_fs::{BalanceOptions, FallocateMode, Filter, ScrubOptions, TrimOptions};
+use buttress_fs::{BalanceOptions, FallocateMode, Filter, NewInode, ScrubOptions, TrimOptions};
 
 use super::Done;
 use super::bed::{Bed, OPERATIONS, SECTOR, name};
@@ -10,7 +10,7 @@ pub(super) fn groups(bed: &Bed, gib: u64) -> Done {
     size(bed, gib)?;
     let mode = FallocateMode::Allocate { keep_size: false };
     (0..gib).try_for_each(|at| {
-        let file = bed.root().create(&name(at), 0o644, 0, 0, 0)?;
+        let file = bed.root().create(&name(at), NewInode::file(0o644))?;
         Ok(file.fallocate(0, 800 << 20, mode)?)
     })
 }

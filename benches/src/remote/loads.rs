@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Instant;
 
 use buttress_base::Rng;
-use buttress_fs::Filesystem;
+use buttress_fs::{Filesystem, NewInode};
 use buttress_remote::store::Store;
 use bytes::Bytes;
 
@@ -36,7 +36,7 @@ pub(super) fn run(bed: &Bed, plan: &Plan, figures: &mut Figures) -> Result<()> {
     let mib = plan.mib as f64;
     let open = bed.open()?;
     let took = seconds(|| {
-        let file = open.fs.root().create(b"large", 0o644, 0, 0, 0).map_err(text)?;
+        let file = open.fs.root().create(b"large", NewInode::file(0o644)).map_err(text)?;
         let chunk = random(CHUNK, 7);
         for at in 0..plan.mib {
             file.write_at(at << 20, &chunk).map_err(text)?;
@@ -52,7 +52,7 @@ pub(super) fn run(bed: &Bed, plan: &Plan, figures: &mut Figures) -> Result<()> {
         seconds(|| files(&open.fs, "tree", plan.files, |n| 200 + (n * 7919 % 60_000) as usize))?;
     figures.add("files as tar has them, then sync", "files/s", place, plan.files as f64 / took);
 
-    let file = open.fs.root().create(b"synced", 0o644, 0, 0, 0).map_err(text)?;
+    let file = open.fs.root().create(b"synced", NewInode::file(0o644)).map_err(text)?;
     let before = bed.counts();
     let (mut count, start) = (0_u64, Instant::now());
     while start.elapsed() < plan.time {
@@ -94,7 +94,8 @@ fn files(fs: &Filesystem, top: &str, count: u64, len: impl Fn(u64) -> usize) -> 
             dir = Some(made.map_err(text)?);
         }
         let Some(dir) = &dir else { continue };
-        let file = dir.create(format!("f{number}").as_bytes(), 0o644, 0, 0, 0).map_err(text)?;
+        let file =
+            dir.create(format!("f{number}").as_bytes(), NewInode::file(0o644)).map_err(text)?;
         file.write_at(0, &content[..len(number)]).map_err(text)?;
     }
     fs.sync().map_err(text)

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use buttress_fs::{Inode, SetAttr};
+use buttress_fs::{Inode, NewInode, SetAttr};
 
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::metadata::Metadata;
@@ -194,7 +194,8 @@ pub struct FileOptions {
     pub(crate) truncate: bool,
     pub(crate) create: bool,
     pub(crate) create_new: bool,
-    pub(crate) mode: u32,
+    mode: u32,
+    owner: (u32, u32),
 }
 
 impl Default for FileOptions {
@@ -204,7 +205,8 @@ impl Default for FileOptions {
 }
 
 impl FileOptions {
-    /// Options that allow neither reading nor writing. A new file gets mode 0644.
+    /// Options that allow neither reading nor writing. A new file gets mode 0644 and belongs to
+    /// user 0 and group 0.
     pub fn new() -> Self {
         Self {
             read: false,
@@ -214,6 +216,7 @@ impl FileOptions {
             create: false,
             create_new: false,
             mode: 0o644,
+            owner: (0, 0),
         }
     }
 
@@ -257,5 +260,18 @@ impl FileOptions {
     pub fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
         self
+    }
+
+    /// User and group of a file that is made. In a directory with the set-group-ID bit, a new file
+    /// gets the group of the directory.
+    pub fn owner(mut self, uid: u32, gid: u32) -> Self {
+        self.owner = (uid, gid);
+        self
+    }
+
+    /// The inode that `make` describes by its permission bits, with the owner of these options.
+    pub(crate) fn new_inode(&self, make: impl FnOnce(u32) -> NewInode) -> NewInode {
+        let (uid, gid) = self.owner;
+        make(self.mode).owner(uid, gid)
     }
 }

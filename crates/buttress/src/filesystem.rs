@@ -4,7 +4,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use buttress_fs::{FileKind, Inode, InodeId, NameError, RenameFlags, SetAttr, XattrFlags};
+use buttress_fs::{
+    FileKind, Inode, InodeId, NameError, NewInode, RenameFlags, SetAttr, XattrFlags,
+};
 
 use crate::admin::Admin;
 use crate::dir::ReadDir;
@@ -209,14 +211,15 @@ impl Filesystem {
     }
 
     fn find_or_make(&self, path: &Path, options: &FileOptions) -> buttress_fs::Result<Inode> {
+        let new = options.new_inode(NewInode::file);
         if options.create_new {
             let (dir, name) = walk::find_parent(&self.fs, path)?;
-            return dir.create(name, options.mode & 0o7777, 0, 0, 0);
+            return dir.create(name, new);
         }
         match walk::find(&self.fs, path, Last::Follow) {
             Err(error) if options.create && is_not_found(&error) => {
                 let (dir, name) = walk::find_parent(&self.fs, path)?;
-                match dir.create(name, options.mode & 0o7777, 0, 0, 0) {
+                match dir.create(name, new) {
                     // Another thread has made the file in the meantime.
                     Err(error) if many::is_taken(&error) => {
                         walk::find(&self.fs, path, Last::Follow)

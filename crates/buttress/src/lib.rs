@@ -159,6 +159,7 @@ pub mod device;
 mod filesystem;
 #[cfg(feature = "mkfs")]
 pub mod make;
+mod node;
 mod options;
 mod place;
 
@@ -179,6 +180,7 @@ pub use filesystem::Filesystem;
 #[cfg(feature = "mkfs")]
 pub use make::MakeOptions;
 pub use metadata::Metadata;
+pub use node::NodeKind;
 #[cfg(feature = "mkfs")]
 pub use options::CreateOptions;
 pub use options::OpenOptions;

@@ -40,6 +40,36 @@ impl Metadata {
         self.attr.kind == FileKind::Symlink
     }
 
+    /// Whether the object is a named pipe.
+    #[must_use]
+    pub fn is_fifo(&self) -> bool {
+        self.attr.kind == FileKind::Fifo
+    }
+
+    /// Whether the object is a socket.
+    #[must_use]
+    pub fn is_socket(&self) -> bool {
+        self.attr.kind == FileKind::Socket
+    }
+
+    /// Whether the object is a character device.
+    #[must_use]
+    pub fn is_char_device(&self) -> bool {
+        self.attr.kind == FileKind::Character
+    }
+
+    /// Whether the object is a block device.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        self.attr.kind == FileKind::Block
+    }
+
+    /// Major and minor number of a device node.
+    #[must_use]
+    pub fn device_number(&self) -> (u32, u32) {
+        ((self.attr.rdev >> 20) as u32, (self.attr.rdev & 0xf_ffff) as u32)
+    }
+
     /// Returns the kind of the object.
     #[must_use]
     pub fn kind(&self) -> FileKind {

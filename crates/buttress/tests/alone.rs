@@ -12,8 +12,9 @@ use buttress::admin::{
 use buttress::device::{Class, Content, Error, Extent, Operation, Read, Space, Write};
 use buttress::make::Features;
 use buttress::{
-    BalanceOptions, CreateOptions, Device, DeviceId, ErrorKind, Filesystem, Info, Interrupt,
-    MakeOptions, MemoryDevice, ScrubOptions, SpaceStats, TrimOptions,
+    BalanceOptions, CreateOptions, Device, DeviceId, ErrorKind, FileOptions, Filesystem, Info,
+    Interrupt, MakeOptions, MemoryDevice, NodeKind, OpenOptions, ScrubOptions, SpaceStats,
+    TrimOptions,
 };
 
 const LEN: u64 = 256 << 20;
@@ -208,6 +209,42 @@ fn results_have_names() {
     assert!(data.kind == SpaceKind::Data && data.used >= 3 << 20 && cost.items == 0);
     assert!(refusal.is_none() && preempt.is_on() && engine.commits > 0 && steps.nodes > 0);
     assert!(waits.of_kind(SpaceKind::Data).granted == 0 && pages.bytes <= LEN);
+}
+
+/// A new file has its owner from the options. Pipes, sockets and devices keep their kind, also
+/// after the volume is opened again.
+#[test]
+fn nodes_keep_kind_and_owner() {
+    let device = Arc::new(MemoryDevice::new(128 << 20));
+    let fs = CreateOptions::new(128 << 20).create_on(device.clone()).expect("made");
+    let options = FileOptions::new().mode(0o4750).owner(1000, 100);
+    drop(fs.open_with("/file", &options.clone().write(true).create(true)).expect("made"));
+    drop(fs.open_with("/plain", &FileOptions::new().create_new(true)).expect("made"));
+    let char_device = NodeKind::CharDevice { major: 1, minor: 3 };
+    let block_device = NodeKind::BlockDevice { major: 4095, minor: 0xf_ffff };
+    fs.create_node("/fifo", NodeKind::Fifo, &options).expect("made");
+    fs.create_node("/socket", NodeKind::Socket, &options).expect("made");
+    fs.create_node("/char", char_device, &options).expect("made");
+    fs.create_node("/block", block_device, &options).expect("made");
+    let taken = fs.create_node("/fifo", NodeKind::Socket, &options).expect_err("there is one");
+    assert_eq!(taken.kind(), ErrorKind::AlreadyExists);
+    let large = NodeKind::CharDevice { major: 4096, minor: 0 };
+    let refused = fs.create_node("/large", large, &options).expect_err("no such number");
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    fs.close().expect("closed");
+
+    let fs = OpenOptions::new().open_devices(vec![device]).expect("opened");
+    let found = |path: &str| fs.metadata(path).expect(path);
+    for path in ["/file", "/fifo", "/socket", "/char", "/block"] {
+        let found = found(path);
+        assert_eq!((found.owner(), found.mode() & 0o7777), ((1000, 100), 0o4750), "{path}");
+    }
+    assert_eq!((found("/plain").owner(), found("/plain").mode() & 0o7777), ((0, 0), 0o644));
+    assert!(found("/file").is_file() && found("/fifo").is_fifo() && found("/socket").is_socket());
+    assert!(found("/char").is_char_device() && found("/block").is_block_device());
+    assert_eq!(found("/char").device_number(), (1, 3));
+    assert_eq!(found("/block").device_number(), (4095, 0xf_ffff));
+    assert!(!fs.exists("/large").expect("looked up"));
 }
 
 /// The engine below has names, too, and a call can be cancelled.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use buttress_base::RangeSet;
 use buttress_block::Device;
 use buttress_format::{Extent, InodeFlags};
-use buttress_fs::{FileKind, Filesystem, InodeId, SetAttr, XattrFlags};
+use buttress_fs::{FileKind, Filesystem, InodeId, NewInode, SetAttr, XattrFlags};
 
 use crate::error::{Error, Result};
 use crate::ext4::{self, Ext4, Kind};
@@ -145,12 +145,15 @@ impl<'a> Copy<'a> {
         let (name, mode) = (&entry.name[..], from.mode & PERMISSIONS);
         let create = |kind: FileKind| {
             let device = from.device()?;
-            Ok::<_, Error>(dir.create(name, mode | kind.mode_bits(), from.uid, from.gid, device)?)
+            Ok::<_, Error>(dir.create(
+                name,
+                NewInode::of_mode(mode | kind.mode_bits(), device).owner(from.uid, from.gid),
+            )?)
         };
         let to = match from.kind {
             Kind::Directory => dir.mkdir(name, mode, from.uid, from.gid)?,
             Kind::Symlink => dir.symlink(name, &self.ext4.target(&from)?, from.uid, from.gid)?,
-            Kind::Regular => dir.create(name, mode, from.uid, from.gid, 0)?,
+            Kind::Regular => dir.create(name, NewInode::file(mode).owner(from.uid, from.gid))?,
             Kind::Character => create(FileKind::Character)?,
             Kind::Block => create(FileKind::Block)?,
             Kind::Fifo => create(FileKind::Fifo)?,

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use buttress_block::Device;
 use buttress_check::NoProgress;
 use buttress_format::{BlockGroupFlags, CsumType, Extent, Profile};
-use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions, NewInode};
 
 pub use self::copy::Tally;
 pub use self::error::{Error, Result};
@@ -190,7 +190,7 @@ fn fill(
         return Err(Error::Taken);
     }
     let saved = top.create_subvolume(SAVED.as_bytes(), 0o755, 0, 0)?;
-    let image = saved.create(IMAGE.as_bytes(), 0o400, 0, 0, 0)?;
+    let image = saved.create(IMAGE.as_bytes(), NewInode::file(0o400))?;
     let about = u64::from(ext4.superblock.inodes - ext4.superblock.free_inodes);
     progress(Step::Content(used.stays.total()));
     let mut saw = |inodes: u64| {

@@ -14,7 +14,7 @@ use buttress_base::Rng;
 use buttress_block::{Device, Error as DeviceError, Layer, MemoryDevice, Operation};
 use buttress_convert::{Back, Error, Label, Options, Tally, convert};
 use buttress_format::CsumType;
-use buttress_fs::{FileKind, Filesystem, Inode, MountOptions};
+use buttress_fs::{FileKind, Filesystem, Inode, MountOptions, NewInode};
 
 const MIB: usize = 1 << 20;
 static ZEROS: [u8; 65536] = [0; 65536];
@@ -189,7 +189,7 @@ fn file_systems_become_volumes_and_come_back() {
         let fs = mount(&device, "");
         compare(folder.path(), &fs.root());
         assert_eq!(fs.superblock().label[..9], *b"old name\0", "{words:?}");
-        let more = fs.root().create(b"more", 0o644, 0, 0, 0).expect("made");
+        let more = fs.root().create(b"more", NewInode::file(0o644)).expect("made");
         more.write_at(0, &vec![3; 4 * MIB]).expect("written");
         fs.resolve("big").and_then(|file| file.write_at(5000, b"changed")).expect("written");
         fs.root().unlink(b"tail").expect("removed");

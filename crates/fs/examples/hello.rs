@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use buttress_block::{Device, FileDevice, OpenOptions};
-use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions, NewInode};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let image =
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fs = Filesystem::open(vec![open()?], MountOptions::default())?;
     let dir = fs.root().mkdir(b"greetings", 0o755, 0, 0)?;
     for (name, text) in [("english", "hello\n"), ("deutsch", "hallo\n")] {
-        dir.create(name.as_bytes(), 0o644, 0, 0, 0)?.write_at(0, text.as_bytes())?;
+        dir.create(name.as_bytes(), NewInode::file(0o644))?.write_at(0, text.as_bytes())?;
     }
     drop(dir);
     fs.close()?;

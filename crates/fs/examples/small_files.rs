@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions, NewInode};
 
 /// The length of a large file, in requests of one mebibyte. Such a file takes most of the device,
 /// so the second file reuses the space of the first file.
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         homes.push(root.mkdir(format!("d{n}").as_bytes(), 0o755, 0, 0)?);
     }
     for n in 0..files {
-        let file = homes[n % dirs].create(format!("f{n}").as_bytes(), 0o644, 0, 0, 0)?;
+        let file = homes[n % dirs].create(format!("f{n}").as_bytes(), NewInode::file(0o644))?;
         file.write_at(0, &data)?;
     }
     report("create and write 4 KiB", files, start);
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The second file reuses memory that the device has already got from the system.
     for what in ["a new device", "a used one"] {
-        let file = root.create(b"big", 0o644, 0, 0, 0)?;
+        let file = root.create(b"big", NewInode::file(0o644))?;
         let mut block = vec![0x33; 1 << 20];
         let start = Instant::now();
         for n in 0..LARGE {

@@ -7,14 +7,14 @@
 //! use std::sync::Arc;
 //!
 //! use buttress_block::{Device, MemoryDevice};
-//! use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+//! use buttress_fs::{Filesystem, MakeOptions, MountOptions, NewInode};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
 //! Filesystem::make(&*device, &MakeOptions::default())?;
 //!
 //! let fs = Filesystem::open(vec![Arc::clone(&device)], MountOptions::default())?;
-//! let file = fs.root().create(b"greeting", 0o644, 0, 0, 0)?;
+//! let file = fs.root().create(b"greeting", NewInode::file(0o644))?;
 //! file.write_at(0, b"hello")?;
 //! file.sync()?;
 //! drop(file);
@@ -123,7 +123,7 @@ pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use inspect::{Searched, TreeItem};
 pub use make::{MakeOptions, MakeReport};
-pub use ops::{NameChange, NameDir, PreserveTimes, VerityOptions};
+pub use ops::{NameChange, NameDir, NewInode, PreserveTimes, VerityOptions};
 pub use options::{Atime, MountOptions, OPTION_NAMES, unknown as unknown_option};
 pub use quota::{QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, QuotaUse, Quotas};
 pub use space_stats::SpaceStats;

@@ -30,6 +30,7 @@ mod unlink;
 mod verity;
 mod xattr;
 
+pub use create::NewInode;
 pub use preserve_times::PreserveTimes;
 pub use together::{NameChange, NameDir};
 pub use verity::VerityOptions;

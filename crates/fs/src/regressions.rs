@@ -11,7 +11,9 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::{BlockGroupFlags, Key, Kind, Logical, TreeId, ids};
 use buttress_txn::{Cost, ReadOnlyHold, ReserveClass};
 
-use crate::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOptions, SetAttr};
+use crate::{
+    ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOptions, NewInode, SetAttr,
+};
 
 mod copies;
 mod crafted;
@@ -64,7 +66,7 @@ fn has_orphans(fs: &Filesystem) -> bool {
 }
 
 fn file(fs: &Filesystem, name: &str) -> Inode {
-    fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
+    fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file")
 }
 
 fn nocow(fs: &Filesystem, name: &str) -> Inode {

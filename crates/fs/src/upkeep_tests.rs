@@ -12,7 +12,7 @@ use buttress_maintenance::Users;
 use buttress_txn::SpaceKind;
 
 use crate::upkeep::Holders;
-use crate::{Filesystem, MakeOptions, MountOptions, SetAttr};
+use crate::{Filesystem, MakeOptions, MountOptions, NewInode, SetAttr};
 
 const SECTOR: usize = 4096;
 const FILES: u64 = 40;
@@ -46,7 +46,7 @@ impl Changes {
 
     fn create(&mut self, fs: &Filesystem, name: String) {
         let content = bytes(self.rng.next_u64(), SECTORS as usize * SECTOR);
-        let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        let file = fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
         file.write_at(0, &content).expect("a write");
         file.flush_data().expect("it arrives");
         self.files.insert(name, content);

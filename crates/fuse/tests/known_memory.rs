@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 
 use buttress_block::{Device, FileDevice, OpenOptions};
 use buttress_fs::make::{MakeOptions, make};
-use buttress_fs::{Filesystem, MountOptions};
+use buttress_fs::{Filesystem, MountOptions, NewInode};
 use buttress_fuse::{KernelSync, Options};
 use buttress_test_program::is_met;
 
@@ -71,7 +71,7 @@ fn filled(image: &Path, folders: usize) {
         let folder = fs.root().mkdir(name.as_bytes(), 0o755, 0, 0).expect("a folder");
         for number in 0..NAMES {
             let name = format!("f{number}");
-            drop(folder.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file"));
+            drop(folder.create(name.as_bytes(), NewInode::file(0o644)).expect("a file"));
         }
     }
     fs.close().expect("closed");

@@ -19,8 +19,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use buttress_fs::{
-    ErrorKind, FileKind, Filesystem, Inode, InodeId, NameError, SetAttr, Timespec, TreeId,
-    XattrFlags,
+    ErrorKind, FileKind, Filesystem, Inode, InodeId, NameError, NewInode, SetAttr, Timespec,
+    TreeId, XattrFlags,
 };
 
 use super::acl;
@@ -170,7 +170,11 @@ impl<'a, 'b> Unpack<'a, 'b> {
         let (major, minor) = entry.device;
         let device = u64::from(major) << 20 | u64::from(minor);
         let create = |kind: FileKind| {
-            dir.create(name, entry.mode | kind.mode_bits(), uid, gid, device).context(text)
+            dir.create(
+                name,
+                NewInode::of_mode(entry.mode | kind.mode_bits(), device).owner(uid, gid),
+            )
+            .context(text)
         };
         let inode = match entry.kind {
             Kind::Regular => {

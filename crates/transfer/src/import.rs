@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use buttress_fs::{FileKind, Filesystem, Inode, SetAttr, Timespec};
+use buttress_fs::{FileKind, Filesystem, Inode, NewInode, SetAttr, Timespec};
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
@@ -215,8 +215,10 @@ impl<'a, 'b> Import<'a, 'b> {
                     (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
                 let device = u64::from(major) << 20 | u64::from(minor);
                 self.job.tally.others += 1;
-                replacing(dir, target, || dir.create(target, mode, uid, gid, device))
-                    .context(text)?
+                replacing(dir, target, || {
+                    dir.create(target, NewInode::of_mode(mode, device).owner(uid, gid))
+                })
+                .context(text)?
             }
         };
         if self.job.keep.everything && stat.st_nlink > 1 {

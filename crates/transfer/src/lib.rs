@@ -29,7 +29,7 @@ mod within;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr};
+use buttress_fs::{ErrorKind, FileKind, Inode, NameError, NewInode, SetAttr};
 
 use buttress_control::exit::Result;
 use buttress_control::ui::Progress;
@@ -207,5 +207,5 @@ fn regular(
         }
         return Ok((found, false));
     }
-    Ok((replacing(dir, name, || dir.create(name, mode, uid, gid, 0))?, true))
+    Ok((replacing(dir, name, || dir.create(name, NewInode::file(mode).owner(uid, gid)))?, true))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use buttress_fs::{ErrorKind, FileKind, Filesystem, Inode, InodeId, NameError, SetAttr};
+use buttress_fs::{ErrorKind, FileKind, Filesystem, Inode, InodeId, NameError, NewInode, SetAttr};
 
 use super::rights::{Attributes, xattrs_of};
 use super::{CHUNK, Job, Reflink, acl, caller, directory, needs_recursive, regular, replacing};
@@ -125,8 +125,10 @@ impl<'a, 'b> Within<'a, 'b> {
             }
             FileKind::Character | FileKind::Block | FileKind::Fifo | FileKind::Socket => {
                 self.job.tally.others += 1;
-                replacing(dir, name, || dir.create(name, mode, uid, gid, attr.rdev))
-                    .context(text)?
+                replacing(dir, name, || {
+                    dir.create(name, NewInode::of_mode(mode, attr.rdev).owner(uid, gid))
+                })
+                .context(text)?
             }
         };
         if keep.everything && attr.nlink > 1 {

@@ -6,8 +6,8 @@ use std::sync::{Arc, LazyLock};
 
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{
-    FallocateMode, FileKind, Filesystem, GroupsRead, Inode, InodeId, MountOptions, RenameFlags,
-    ScrubOptions, SetAttr, XattrFlags,
+    FallocateMode, FileKind, Filesystem, GroupsRead, Inode, InodeId, MountOptions, NewInode,
+    RenameFlags, ScrubOptions, SetAttr, XattrFlags,
 };
 
 use crate::steps::Steps;
@@ -176,7 +176,7 @@ fn read_data(inode: &Inode, buf: &mut [u8], runs_left: &mut usize, outcome: &mut
 fn change(filesystem: &Filesystem, all: &[Inode], outcome: &mut ExerciseOutcome) {
     let root = filesystem.root();
     let data = &DATA[..];
-    if let Some(file) = outcome.note(root.create(b"new file", 0o644, 0, 0, 0)) {
+    if let Some(file) = outcome.note(root.create(b"new file", NewInode::file(0o644))) {
         let _ = outcome.note(file.write_at(0, data));
         let _ = outcome.note(file.set_xattr(b"user.new", b"value", XattrFlags::default()));
         let _ = outcome.note(file.sync());

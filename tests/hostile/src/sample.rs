@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buttress_base::Rng;
 use buttress_block::{Device, FileDevice, MemoryDevice, OpenOptions};
 use buttress_format::CsumType;
-use buttress_fs::{Filesystem, MountOptions, XattrFlags};
+use buttress_fs::{Filesystem, MountOptions, NewInode, XattrFlags};
 
 use crate::image::Image;
 use crate::small::{self, Make};
@@ -62,7 +62,7 @@ pub fn logged() -> MemoryDevice {
     let root = filesystem.root();
     for number in 0..12_u64 {
         let folder = root.lookup(format!("folder {}", number % 4).as_bytes()).expect("it is there");
-        let made = folder.create(format!("logged {number}").as_bytes(), 0o644, 0, 0, 0);
+        let made = folder.create(format!("logged {number}").as_bytes(), NewInode::file(0o644));
         let made = made.expect("a new name");
         made.write_at(number * 5000, &[number as u8; 9000]).expect("room");
         made.set_xattr(b"user.log", b"yes", XattrFlags::default()).expect("room");
@@ -94,7 +94,9 @@ fn fill(device: Arc<dyn Device>) {
         let folder = root.mkdir(name.as_bytes(), 0o755, 0, 0).expect("a new folder");
         for number in 0..30_u64 {
             let name = format!("file {number} with a name that is not the shortest");
-            let file = folder.create(name.as_bytes(), 0o644, 1, 2, 0).expect("a new file");
+            let file = folder
+                .create(name.as_bytes(), NewInode::file(0o644).owner(1, 2))
+                .expect("a new file");
             let mut bytes = vec![b'a'; rng.below(1 << rng.clone().range(6..17)) as usize];
             if number % 3 == 0 {
                 rng.fill(&mut bytes);

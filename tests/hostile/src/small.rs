@@ -7,8 +7,8 @@ use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::CsumType;
 use buttress_fs::{
-    FallocateMode, Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, RenameFlags, SetAttr,
-    XattrFlags,
+    FallocateMode, Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, NewInode, RenameFlags,
+    SetAttr, XattrFlags,
 };
 
 use crate::targets;
@@ -65,7 +65,7 @@ pub fn logged() -> MemoryDevice {
     let root = filesystem.root();
     let folder = root.lookup(b"folder").expect("it is there");
     for number in 0..4_u64 {
-        let made = folder.create(format!("logged {number}").as_bytes(), 0o644, 0, 0, 0);
+        let made = folder.create(format!("logged {number}").as_bytes(), NewInode::file(0o644));
         let made = made.expect("a new name");
         made.write_at(number * 5000, &[number as u8; 6000]).expect("room");
         made.set_xattr(b"user.log", b"yes", XattrFlags::default()).expect("room");
@@ -92,7 +92,8 @@ fn open(device: Arc<dyn Device>, options: &str) -> Filesystem {
 }
 
 fn file(folder: &Inode, name: &str, at: u64, bytes: &[u8]) -> Inode {
-    let made = folder.create(name.as_bytes(), 0o644, 1, 2, 0).expect("a new file");
+    let made =
+        folder.create(name.as_bytes(), NewInode::file(0o644).owner(1, 2)).expect("a new file");
     made.write_at(at, bytes).expect("room");
     made
 }
@@ -111,7 +112,7 @@ fn fill(filesystem: &Filesystem) {
     for codec in ["zlib", "lzo", "zstd"] {
         // The file is compressed and inline, so that damage reaches the decompressor with all
         // checksums right.
-        let tiny = folder.create(codec.as_bytes(), 0o644, 0, 0, 0).expect("a new file");
+        let tiny = folder.create(codec.as_bytes(), NewInode::file(0o644)).expect("a new file");
         let value = codec.as_bytes();
         tiny.set_xattr(b"btrfs.compression", value, XattrFlags::default()).expect("known");
         let text: Vec<u8> = (0..3500_u32).map(|at| (at % 37 * (at / 400)) as u8).collect();
@@ -121,10 +122,10 @@ fn fill(filesystem: &Filesystem) {
     raw.set_xattr(b"user.x", &random(200), XattrFlags::default()).expect("room");
     raw.fallocate(40_960, 16_384, FallocateMode::Allocate { keep_size: true }).expect("room");
     folder.symlink(b"away", b"../folder", 0, 0).expect("a new link");
-    drop(folder.create(b"fifo", 0o010_644, 0, 0, 0).expect("a new fifo"));
-    drop(folder.create(b"device", 0o020_644, 0, 0, 0x103).expect("a new device"));
+    drop(folder.create(b"fifo", NewInode::fifo(0o644)).expect("a new fifo"));
+    drop(folder.create(b"device", NewInode::char_device(0o644, 0x103)).expect("a new device"));
 
-    let in_place = root.create(b"in place", 0o644, 0, 0, 0).expect("a new file");
+    let in_place = root.create(b"in place", NewInode::file(0o644)).expect("a new file");
     let flags = SetAttr { flags: Some(InodeFlags::NODATACOW), ..SetAttr::default() };
     in_place.set_attr(&flags).expect("it is empty");
     in_place.write_at(0, &random(8192)).expect("room");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{Filesystem, MountOptions, TreeId};
+use buttress_fs::{Filesystem, MountOptions, NewInode, TreeId};
 use buttress_send::{SendOptions, Subvolumes, receive, send};
 
 use crate::dice::Dice;
@@ -148,7 +148,7 @@ pub fn stream(base: &MemoryDevice, good: &[u8], data: &[u8]) {
         bytes.extend(command);
     }
     let fs = open(Arc::new(base.fork()));
-    let victim = fs.root().create(b"victim", 0o600, 0, 0, 0).expect("a new name");
+    let victim = fs.root().create(b"victim", NewInode::file(0o600)).expect("a new name");
     victim.write_at(0, b"untouched").expect("room");
     drop(victim);
     let dir = fs.root().mkdir(b"in", 0o755, 0, 0).expect("a new name");

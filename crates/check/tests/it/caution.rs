@@ -8,7 +8,7 @@ use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{
     BackRef, BlockGroupFlags, ExtentItem, FileExtent, Ino, InodeFlags, Key, Kind, Logical, TreeId,
 };
-use buttress_fs::{Filesystem, MakeOptions, MountOptions, SetAttr};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions, NewInode, SetAttr};
 use buttress_volume::journal::{Journal, undo};
 
 use crate::mend::{FS, devices, ino, is_entry, is_item, mends};
@@ -303,7 +303,7 @@ fn no_name_goes_into_a_read_only_snapshot() {
         let fs = Filesystem::open(vec![Arc::clone(&device) as Arc<dyn Device>], options);
         let fs = fs.expect("a mount");
         let sub = fs.root().create_subvolume(b"sub", 0o755, 0, 0).expect("a subvolume");
-        sub.create(b"alone", 0o644, 0, 0, 0).expect("a file");
+        sub.create(b"alone", NewInode::file(0o644)).expect("a file");
         let frozen = fs.root().snapshot(b"frozen", sub.id().tree, read_only).expect("a snapshot");
         let tree = frozen.id().tree;
         fs.close().expect("an unmount");
@@ -326,7 +326,7 @@ fn lost_data_stays_recorded_without_items_for_holes() {
     for flags in [0, InodeFlags::NODATACOW | InodeFlags::NODATASUM] {
         let device = victim();
         changed(&device, |fs| {
-            let file = fs.root().create(b"lost", 0o644, 0, 0, 0).expect("a file");
+            let file = fs.root().create(b"lost", NewInode::file(0o644)).expect("a file");
             if flags != 0 {
                 let flags = Some(flags);
                 file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
@@ -352,7 +352,7 @@ fn lost_data_stays_recorded_without_items_for_holes() {
 fn old_data_of_an_overwritten_file_stays_away() {
     let device = old_victim();
     changed(&device, |fs| {
-        let file = fs.root().create(b"lost", 0o644, 0, 0, 0).expect("a file");
+        let file = fs.root().create(b"lost", NewInode::file(0o644)).expect("a file");
         file.write_at(0, &[1; 12 << 10]).expect("a write");
         fs.sync().expect("a commit");
         file.write_at(4096, &[2; 4096]).expect("a write");

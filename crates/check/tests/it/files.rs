@@ -8,7 +8,7 @@ use buttress_format::{
     Body, Compression, DirEntry, FileExtent, FileKind, Generation, InodeFlags, InodeItem,
     InodeRefs, Key, Kind, Region, TreeId, name_hash,
 };
-use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, NewInode};
 
 use crate::patch::{Patch, put64};
 use crate::victim::{old_victim, victim};
@@ -301,7 +301,8 @@ fn csum_of_a_shared_allocation() {
     Filesystem::make(&*device, &MakeOptions::default()).expect("an empty volume");
     let options = || MountOptions::parse("rw").expect("options");
     let fs = Filesystem::open(vec![Arc::clone(&device)], options()).expect("a mount");
-    let file = |name: &str| fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let file =
+        |name: &str| fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
     let ahead = file("ahead");
     let mode = FallocateMode::Allocate { keep_size: false };
     ahead.fallocate(0, 1 << 20, mode).expect("an allocation");

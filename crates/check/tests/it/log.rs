@@ -10,7 +10,7 @@ use buttress_format::{
     DirEntry, FileExtent, FileKind, Generation, Ino, InodeExtrefs, InodeItem, InodeRef, InodeRefs,
     Key, Kind, TreeId, name_hash,
 };
-use buttress_fs::{Filesystem, MountOptions, RenameFlags, XattrFlags};
+use buttress_fs::{Filesystem, MountOptions, NewInode, RenameFlags, XattrFlags};
 
 use crate::patch::{LOGS, Patch, get64, put64};
 use crate::victim::{Overlay, old_victim, victim};
@@ -29,21 +29,21 @@ fn logged(device: Arc<Overlay>) -> Patch {
     let fs = mount(&device).expect("a mount");
     let root = fs.root();
     let outer = root.mkdir(b"outer", 0o755, 0, 0).expect("a directory");
-    let old = outer.create(b"old", 0o644, 0, 0, 0).expect("a file");
+    let old = outer.create(b"old", NewInode::file(0o644)).expect("a file");
     old.write_at(0, &[1; 20_000]).expect("a write");
-    outer.create(b"other", 0o644, 0, 0, 0).expect("a file");
+    outer.create(b"other", NewInode::file(0o644)).expect("a file");
     root.create_subvolume(b"sub", 0o755, 0, 0).expect("a subvolume");
     fs.sync().expect("a commit");
 
     let inner = outer.mkdir(b"inner", 0o755, 0, 0).expect("a directory");
-    let new = inner.create(b"new", 0o644, 0, 0, 0).expect("a file");
+    let new = inner.create(b"new", NewInode::file(0o644)).expect("a file");
     new.write_at(0, &[2; 300_000]).expect("a write");
     new.set_xattr(b"user.new", b"1", XattrFlags::default()).expect("an attribute");
     new.sync().expect("it is durable");
     old.write_at(4096, &[3; 8192]).expect("a write");
     outer.rename(b"old", &inner, b"moved", RenameFlags::default()).expect("a rename");
     old.sync().expect("it is durable");
-    let tiny = inner.create(b"tiny", 0o644, 0, 0, 0).expect("a file");
+    let tiny = inner.create(b"tiny", NewInode::file(0o644)).expect("a file");
     tiny.write_at(0, b"tiny").expect("a write");
     tiny.sync().expect("it is durable");
     let patch = Patch::new(device.cut());

@@ -7,7 +7,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_check::{Issue, NoProgress, Options, Progress, Report, Step, check_devices};
 use buttress_format::{BlockGroupFlags, Chunk, Key, Kind, Logical, Profile, RootItem, TreeId};
 use buttress_fs::make::make_on;
-use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions, NewInode};
 use buttress_tree::{Cursor, Geometry, NodePtr, Store, boot};
 use buttress_volume::{OpenOptions, Volume};
 
@@ -30,7 +30,8 @@ impl Striped {
         Self::of_nodes(16384, profile, count, parity, |fs| {
             for number in 0..4_u64 {
                 let name = format!("file {number}");
-                let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+                let file =
+                    fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
                 let mut bytes = vec![0; 1 << 20];
                 buttress_base::Rng::new(number).fill(&mut bytes);
                 file.write_at(0, &bytes).expect("a write");
@@ -262,7 +263,7 @@ fn progress_counts_parity() {
 #[test]
 fn a_leaf_of_the_extent_tree_is_lost() {
     let fill = |fs: &Filesystem| {
-        let file = fs.root().create(b"holes", 0o644, 0, 0, 0).expect("a file");
+        let file = fs.root().create(b"holes", NewInode::file(0o644)).expect("a file");
         for number in 0..400 {
             file.write_at(number * 8192, &[7; 4096]).expect("a write");
         }

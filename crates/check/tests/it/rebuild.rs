@@ -7,7 +7,7 @@ use std::sync::Arc;
 use buttress_block::{Device, MemoryDevice};
 use buttress_check::{RepairOptions, Repairs, repair, repair_with};
 use buttress_format::{ExtentItem, Key, Kind, TreeId};
-use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions, NewInode};
 use buttress_volume::journal::{Journal, undo};
 
 use crate::patch::Patch;
@@ -36,7 +36,7 @@ fn shared(features: &str) -> Arc<Overlay> {
             let name = format!("file {number}");
             let file = top
                 .lookup(name.as_bytes())
-                .or_else(|_| top.create(name.as_bytes(), 0o644, 0, 0, 0));
+                .or_else(|_| top.create(name.as_bytes(), NewInode::file(0o644)));
             let bytes = vec![number as u8; 3000 + number as usize * 20];
             file.expect("a file").write_at(0, &bytes).expect("a write");
         }

@@ -7,7 +7,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_check::Severity;
 use buttress_format::{Incompat, Key, Kind, Profile, TreeId};
 use buttress_fs::make::Features;
-use buttress_fs::{Filesystem, InodeFlags, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, InodeFlags, MakeOptions, MountOptions, NewInode};
 
 use crate::patch::{Patch, add64, put64};
 use crate::victim::Overlay;
@@ -28,7 +28,7 @@ fn made() -> Arc<Overlay> {
     Filesystem::make(&*device, &options).expect("a volume");
     let fs = Filesystem::open(vec![Arc::clone(&device)], MountOptions::default()).expect("it");
     for (name, flags) in [("sums", 0), ("none", InodeFlags::NODATACOW)] {
-        let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        let file = fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
         file.set_flags(flags).expect("an empty file");
         file.write_at(0, &bytes(flags as u32)).expect("a write");
         file.flush_data().expect("written");

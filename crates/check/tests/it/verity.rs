@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::{HashKind, InodeFlags, InodeItem, Key, Kind, TreeId, VerityDescriptor, ids};
-use buttress_fs::{ErrorKind, Filesystem, MakeOptions, MountOptions, VerityOptions};
+use buttress_fs::{ErrorKind, Filesystem, MakeOptions, MountOptions, NewInode, VerityOptions};
 
 use crate::patch::Patch;
 use crate::victim::Overlay;
@@ -23,7 +23,7 @@ fn made() -> (Arc<Overlay>, u64) {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
     Filesystem::make(&*device, &MakeOptions::default()).expect("a volume");
     let fs = Filesystem::open(vec![Arc::clone(&device)], MountOptions::default()).expect("it");
-    let file = fs.root().create(b"file", 0o644, 0, 0, 0).expect("a file");
+    let file = fs.root().create(b"file", NewInode::file(0o644)).expect("a file");
     file.write_at(0, &content()).expect("a write");
     let salt = b"salt".to_vec();
     let (hash, signature) = (HashKind::Sha512, vec![5; 3000]);

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use buttress_block::{Device, Error, MemoryDevice};
-use buttress_fs::{FallocateMode, Filesystem, Inode, MakeOptions, MountOptions, XattrFlags};
+use buttress_fs::{
+    FallocateMode, Filesystem, Inode, MakeOptions, MountOptions, NewInode, XattrFlags,
+};
 
 const BLOCK: u64 = 4096;
 
@@ -155,7 +157,7 @@ pub(crate) fn flat_victim() -> Arc<Overlay> {
     let base = BASE.get_or_init(|| {
         make_with(&small_nodes(), |fs| {
             for name in [&b"one"[..], b"two", b"three"] {
-                let file = fs.root().create(name, 0o644, 0, 0, 0).expect("a file");
+                let file = fs.root().create(name, NewInode::file(0o644)).expect("a file");
                 file.write_at(0, name).expect("a write");
             }
         })
@@ -170,7 +172,7 @@ fn small_nodes() -> MakeOptions {
 fn fill_nested(fs: &Filesystem) {
     let root = fs.root();
     let file = |dir: &Inode, name: &str| {
-        let file = dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        let file = dir.create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
         file.write_at(0, name.repeat(30_000).as_bytes()).expect("a write");
     };
     let dir = |above: &Inode, name: &str| {
@@ -190,7 +192,7 @@ fn fill_deep(fs: &Filesystem) {
         let dir = fs.root().mkdir(name.as_bytes(), 0o755, 0, 0).expect("a directory");
         for number in 0..3000 {
             let name = format!("file {number} of directory {outer}");
-            let file = dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+            let file = dir.create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
             if number % 8 == 0 {
                 file.write_at(0, name.as_bytes()).expect("a write");
             }
@@ -219,7 +221,7 @@ fn fill(fs: &Filesystem) {
         buttress_base::Rng::new(seed).fill(&mut bytes);
         bytes
     };
-    let file = |name: &str| root.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let file = |name: &str| root.create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
     let small = file("small");
     small.write_at(0, b"hello").expect("a write");
     small.set_xattr(b"user.colour", b"blue", XattrFlags::default()).expect("an attribute");
@@ -239,7 +241,7 @@ fn fill(fs: &Filesystem) {
     }
     for number in 0..200 {
         let name = format!("file {number}");
-        let inode = dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        let inode = dir.create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
         inode.write_at(0, &noise(number, number as usize * 40)).expect("a write");
     }
 }

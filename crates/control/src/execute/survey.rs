@@ -104,7 +104,7 @@ mod tests {
     use std::sync::Arc;
 
     use buttress_block::{Device, MemoryDevice};
-    use buttress_fs::{MakeOptions, MountOptions};
+    use buttress_fs::{MakeOptions, MountOptions, NewInode};
 
     use super::*;
 
@@ -118,7 +118,7 @@ mod tests {
             let dir = fs.root().mkdir(format!("{folder}").as_bytes(), 0o755, 0, 0).expect("made");
             for file in 0..30 * (folder % 2) {
                 let name = format!("{file}");
-                let inode = dir.create(name.as_bytes(), 0o100_644, 0, 0, 0).expect("made");
+                let inode = dir.create(name.as_bytes(), NewInode::file(0o644)).expect("made");
                 inode.write_at(0, &[folder; 9000]).expect("written");
             }
         }

@@ -13,7 +13,7 @@
 //! ```
 
 use buttress_format::InodeFlags;
-use buttress_fs::{FallocateMode, Filesystem, Inode};
+use buttress_fs::{FallocateMode, Filesystem, Inode, NewInode};
 use buttress_fuse::KernelSync;
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ pub(super) fn make(
 ) -> Result<Value> {
     let header = header(size, uuid)?;
     let (dir, name) = at.parent(fs)?;
-    let file = dir.create(name, 0o600, uid, gid, 0);
+    let file = dir.create(name, NewInode::file(0o600).owner(uid, gid));
     let file = file.context(|| "cannot create new swapfile")?;
     let filled = fill(&file, size, &header);
     if filled.is_err()

@@ -28,15 +28,81 @@ pub(super) struct Plan<'a> {
     pub(super) target: Option<&'a [u8]>,
 }
 
+/// The kind, the permission bits and the owner of an inode that [`Inode::create`] makes. The owner
+/// is 0 and the group is 0, unless [`NewInode::owner`] says otherwise.
+///
+/// ```
+/// use buttress_fs::NewInode;
+///
+/// let pipe = NewInode::fifo(0o600).owner(1000, 100);
+/// assert_ne!(pipe, NewInode::file(0o600).owner(1000, 100));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewInode {
+    /// Type and permission bits.
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    rdev: u64,
+}
+
+impl NewInode {
+    /// A regular file.
+    #[must_use]
+    pub const fn file(permissions: u32) -> Self {
+        Self::of(mode::REGULAR, permissions, 0)
+    }
+
+    /// A named pipe.
+    #[must_use]
+    pub const fn fifo(permissions: u32) -> Self {
+        Self::of(mode::FIFO, permissions, 0)
+    }
+
+    /// A socket.
+    #[must_use]
+    pub const fn socket(permissions: u32) -> Self {
+        Self::of(mode::SOCKET, permissions, 0)
+    }
+
+    /// A character device. The number has the encoding of [`Attr::rdev`](crate::Attr::rdev).
+    #[must_use]
+    pub const fn char_device(permissions: u32, rdev: u64) -> Self {
+        Self::of(mode::CHARACTER, permissions, rdev)
+    }
+
+    /// A block device. The number has the encoding of [`Attr::rdev`](crate::Attr::rdev).
+    #[must_use]
+    pub const fn block_device(permissions: u32, rdev: u64) -> Self {
+        Self::of(mode::BLOCK, permissions, rdev)
+    }
+
+    /// The kind by the type bits of `mode`, as `mknod` has them. Without type bits: a regular file.
+    #[must_use]
+    pub const fn of_mode(mode: u32, rdev: u64) -> Self {
+        let kind = mode & mode::TYPE;
+        Self::of(if kind == 0 { mode::REGULAR } else { kind }, mode, rdev)
+    }
+
+    /// Sets the owner and the group.
+    #[must_use]
+    pub const fn owner(self, uid: u32, gid: u32) -> Self {
+        Self { uid, gid, ..self }
+    }
+
+    const fn of(kind: u32, permissions: u32, rdev: u64) -> Self {
+        Self { mode: kind | permissions & mode::PERMISSIONS, uid: 0, gid: 0, rdev }
+    }
+}
+
 impl Inode {
-    /// Makes a regular file, pipe, socket or device node, by the type bits of `mode` (none: a
-    /// regular file).
+    /// Makes a regular file, pipe, socket or device node.
     ///
     /// # Errors
     ///
-    /// `Exists`, `NoSpace`, `ReadOnly`.
-    pub fn create(&self, name: &[u8], mode: u32, uid: u32, gid: u32, rdev: u64) -> Result<Self> {
-        let mode = if mode & mode::TYPE == 0 { mode | mode::REGULAR } else { mode };
+    /// `Exists`, `NoSpace`, `ReadOnly`; `Invalid` for the mode of a directory or a link.
+    pub fn create(&self, name: &[u8], new: NewInode) -> Result<Self> {
+        let NewInode { mode, uid, gid, rdev } = new;
         match FileKind::from_mode(mode) {
             None | Some(FileKind::Directory | FileKind::Symlink) => {
                 return Err(Error::invalid("directories and links are made by calls of their own"));

@@ -7,7 +7,7 @@ use buttress_format::RootItem;
 use buttress_tree::{Expect, NodeSource};
 
 use super::*;
-use crate::XattrFlags;
+use crate::{NewInode, XattrFlags};
 
 mod kept;
 mod shapes;
@@ -25,7 +25,7 @@ fn name(number: usize) -> Vec<u8> {
 fn populate(fs: &Filesystem, top: &Inode) {
     let dir = top.mkdir(b"dir", 0o755, 0, 0).expect("a folder");
     for number in 0..FILES {
-        let file = dir.create(&name(number), 0o644, 0, 0, 0).expect("a file");
+        let file = dir.create(&name(number), NewInode::file(0o644)).expect("a file");
         file.write_at(0, &bytes(number as u8, 1)[..INLINE]).expect("written");
     }
     fs.sync().expect("durable");
@@ -38,7 +38,7 @@ fn fill_up(fs: &Filesystem, top: &Inode, more: &str) -> usize {
 
 /// As [`fill_up`], with a sync after `each` files.
 fn fill_by(fs: &Filesystem, top: &Inode, more: &str, each: usize) -> usize {
-    let filler = top.create(format!("{more}-data").as_bytes(), 0o644, 0, 0, 0);
+    let filler = top.create(format!("{more}-data").as_bytes(), NewInode::file(0o644));
     if let Ok(filler) = filler {
         let mut at = 0;
         for size in [MIB, 64 << 10, SECTOR] {
@@ -50,7 +50,7 @@ fn fill_by(fs: &Filesystem, top: &Inode, more: &str, each: usize) -> usize {
     }
     let mut number = 0;
     loop {
-        let made = top.create(format!("{more}{number}").as_bytes(), 0o644, 0, 0, 0);
+        let made = top.create(format!("{more}{number}").as_bytes(), NewInode::file(0o644));
         let Ok(made) = made else { break };
         let _ = made.set_xattr(b"user.large", &[1; 3000], XattrFlags::default());
         number += 1;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use buttress_txn::{Engine, MetaReservation, SpaceKind};
 
 use super::*;
-use crate::XattrFlags;
+use crate::{NewInode, XattrFlags};
 
 /// More reservations than any full volume grants to operations that free space.
 const FREEING_MAX: usize = 2000;
@@ -26,7 +26,9 @@ fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>) {
 pub(super) fn crowd(fs: &Filesystem) -> Vec<Inode> {
     drop(fill(fs));
     let mut files = Vec::new();
-    while let Ok(made) = fs.root().create(format!("f{}", files.len()).as_bytes(), 0o644, 0, 0, 0) {
+    while let Ok(made) =
+        fs.root().create(format!("f{}", files.len()).as_bytes(), NewInode::file(0o644))
+    {
         let _ = made.set_xattr(b"user.large", &[1; 3000], XattrFlags::default());
         files.push(made);
         if files.len() % 100 == 0 {

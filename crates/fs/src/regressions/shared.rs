@@ -6,7 +6,7 @@ use buttress_txn::Engine;
 
 use super::freeing::{all_at_once, rewrite};
 use super::*;
-use crate::XattrFlags;
+use crate::{NewInode, XattrFlags};
 
 /// The number of files, and of extents in each file. The extents lie at random addresses.
 const FILES: usize = 160;
@@ -34,7 +34,7 @@ fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>, usize) {
     fs.sync().expect("durable");
     drop(fill(&fs));
     let mut more = 0;
-    while let Ok(made) = fs.root().create(format!("more{more}").as_bytes(), 0o644, 0, 0, 0) {
+    while let Ok(made) = fs.root().create(format!("more{more}").as_bytes(), NewInode::file(0o644)) {
         let _ = made.set_xattr(b"user.large", &[1; 3000], XattrFlags::default());
         more += 1;
         if more % 100 == 0 {

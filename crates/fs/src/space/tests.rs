@@ -9,7 +9,8 @@ use buttress_txn::{Cost, ReserveClass};
 
 use super::*;
 use crate::{
-    ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr,
+    ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, NewInode,
+    SetAttr,
 };
 
 /// A cost that exceeds every volume of these tests.
@@ -25,7 +26,7 @@ fn full(options: &str) -> (Filesystem, Inode, u64) {
     Filesystem::make(&device, &MakeOptions::default()).expect("an empty volume");
     let options = MountOptions::parse(options).expect("options");
     let fs = Filesystem::open(vec![Arc::new(device)], options).expect("a mount");
-    let file = fs.root().create(b"file", 0o644, 0, 0, 0).expect("a file");
+    let file = fs.root().create(b"file", NewInode::file(0o644)).expect("a file");
     let flags = Some(InodeFlags::NODATACOW);
     file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
     let how = FallocateMode::Allocate { keep_size: false };

@@ -8,7 +8,7 @@ use buttress_block::{Device, MemoryDevice};
 
 use super::*;
 use crate::gated_device::GatedDevice;
-use crate::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
+use crate::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, NewInode, SetAttr};
 
 /// How long a test waits to see that a forbidden event does not happen.
 const PAUSE: Duration = Duration::from_millis(150);
@@ -32,7 +32,7 @@ fn volume_with(
 }
 
 fn file(fs: &Filesystem, name: &str) -> Inode {
-    fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
+    fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file")
 }
 
 /// One thread writes a file. A batch finds this file busy and puts it back, and is still writing

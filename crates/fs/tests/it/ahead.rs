@@ -8,7 +8,7 @@ use std::time::Duration;
 use buttress_base::seeded::{self, Options};
 use buttress_base::{Rng, clock, thread};
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, XattrFlags};
+use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, NewInode, XattrFlags};
 use buttress_sim::processors::{Cost, Processors};
 use buttress_sim::{Slow, Slowness};
 
@@ -49,7 +49,7 @@ impl Crowded {
         let options = MountOptions::parse(&options).expect("options");
         let device = Arc::clone(&slow) as Arc<dyn Device>;
         let fs = Filesystem::open(vec![device], options).expect("a mount");
-        let filler = fs.root().create(b"filler", 0o644, 0, 0, 0).expect("a file");
+        let filler = fs.root().create(b"filler", NewInode::file(0o644)).expect("a file");
         let mut at = 0;
         for piece in [1 << 20, 4096] {
             let how = FallocateMode::Allocate { keep_size: false };
@@ -76,7 +76,7 @@ impl Crowded {
         while !is_full(&self.fs) {
             for _ in 0..20 {
                 let name = format!("f{}", self.files);
-                let Ok(file) = self.fs.root().create(name.as_bytes(), 0o644, 0, 0, 0) else {
+                let Ok(file) = self.fs.root().create(name.as_bytes(), NewInode::file(0o644)) else {
                     assert!(percent > 95, "it is full before {percent}%");
                     return self.fs.sync().expect("a sync");
                 };
@@ -189,7 +189,7 @@ fn waiters_at_once_are_one_step() {
             volume.fill(90);
             let create = |writer| {
                 let name = format!("w{writer}");
-                volume.fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
+                volume.fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file")
             };
             let files: Vec<_> = (0..THREADS).map(create).collect();
             volume.fs.sync().expect("a sync");

@@ -1,6 +1,6 @@
 //! A mount without threads of its own: everything happens in the calling thread.
 
-use buttress_fs::{Error, ErrorKind, Filesystem, MountOptions};
+use buttress_fs::{Error, ErrorKind, Filesystem, MountOptions, NewInode};
 
 use crate::checker::expect_sound;
 use crate::volume::{content, file_with, memory, pattern};
@@ -27,7 +27,7 @@ fn mount_without_threads_does_all_work() {
         let mut names = Vec::new();
         loop {
             let name = format!("file {round} {}", names.len());
-            let file = root.create(name.as_bytes(), 0o644, 0, 0, 0);
+            let file = root.create(name.as_bytes(), NewInode::file(0o644));
             let written = file.and_then(|file| {
                 let written = file.write_at(0, &pattern(names.len() as u64, 1 << 20));
                 written.and_then(|_| file.sync())

@@ -16,7 +16,7 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::DeviceId;
 use buttress_fs::{
     BalanceOptions, FallocateMode, Filesystem, Inode, Key, Kind, LoopSteps, MakeOptions,
-    MountOptions, ScrubOptions, TreeId, TrimOptions, XattrFlags,
+    MountOptions, NewInode, ScrubOptions, TreeId, TrimOptions, XattrFlags,
 };
 use buttress_sim::campaign;
 
@@ -97,7 +97,7 @@ impl Shared {
         let top = self.top();
         let name = format!("f{}", self.rng.below(NAMES));
         top.lookup(name.as_bytes())
-            .unwrap_or_else(|_| top.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file"))
+            .unwrap_or_else(|_| top.create(name.as_bytes(), NewInode::file(0o644)).expect("a file"))
     }
 
     fn sectors(&mut self, most: u64) -> u64 {
@@ -334,7 +334,7 @@ fn a_large_subvolume_goes_in_few_steps() {
     let fs = Filesystem::open(vec![Arc::clone(&device)], options).expect("a mount");
     let top = fs.root().create_subvolume(b"large", 0o755, 0, 0).expect("a subvolume");
     for at in 0..FILES {
-        drop(top.create(format!("{at:0>40}").as_bytes(), 0o644, 0, 0, 0).expect("a file"));
+        drop(top.create(format!("{at:0>40}").as_bytes(), NewInode::file(0o644)).expect("a file"));
     }
     let mut items = 0;
     each_item(&fs, top.id().tree, |_, _| items += 1);

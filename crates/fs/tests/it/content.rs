@@ -1,6 +1,8 @@
 //! Content: reads return the written bytes, from memory, from the device, and after a remount.
 
-use buttress_fs::{ErrorKind, FallocateMode, InodeFlags, MountOptions, NameError, SetAttr};
+use buttress_fs::{
+    ErrorKind, FallocateMode, InodeFlags, MountOptions, NameError, NewInode, SetAttr,
+};
 
 use crate::checker::check;
 use crate::volume::{content, file_with, memory, mount, mount_with, pattern};
@@ -94,7 +96,7 @@ fn cutting_and_growing() {
 fn allocating_and_punching() {
     let device = memory(256);
     let fs = mount(&device);
-    let file = fs.root().create(b"file", 0o644, 0, 0, 0).expect("create");
+    let file = fs.root().create(b"file", NewInode::file(0o644)).expect("create");
     file.fallocate(0, 1 << 20, FallocateMode::Allocate { keep_size: false }).expect("allocate");
     assert_eq!(file.attr().size, 1 << 20);
     assert_eq!(file.attr().blocks, 2048);
@@ -184,7 +186,7 @@ fn a_full_volume_recovers() {
     let device = memory(256);
     let fs = mount(&device);
     let root = fs.root();
-    let file = root.create(b"big", 0o644, 0, 0, 0).expect("create");
+    let file = root.create(b"big", NewInode::file(0o644)).expect("create");
     let block = pattern(3, 1 << 20);
     let mut written = 0u64;
     let refused = loop {
@@ -237,7 +239,7 @@ fn dirty_data_is_bounded() {
     let options = MountOptions::parse("dirty=8m").expect("options");
     assert_eq!(options.dirty_bytes_max, 8 << 20);
     let fs = mount_with(&device, "dirty=8m");
-    let file = fs.root().create(b"file", 0o644, 0, 0, 0).expect("create");
+    let file = fs.root().create(b"file", NewInode::file(0o644)).expect("create");
     let block = pattern(5, 1 << 20);
     for n in 0..128 {
         file.write_at(n << 20, &block).expect("write");
@@ -260,14 +262,14 @@ fn dirty_data_is_bounded() {
 fn writes_in_place_need_no_space() {
     let device = memory(128);
     let fs = mount(&device);
-    let reserved = fs.root().create(b"reserved", 0o644, 0, 0, 0).expect("a file");
+    let reserved = fs.root().create(b"reserved", NewInode::file(0o644)).expect("a file");
     reserved.fallocate(0, 4 << 20, FallocateMode::Allocate { keep_size: false }).expect("space");
-    let plain = fs.root().create(b"plain", 0o644, 0, 0, 0).expect("a file");
+    let plain = fs.root().create(b"plain", NewInode::file(0o644)).expect("a file");
     let flags = Some(InodeFlags::NODATACOW);
     plain.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
     plain.write_at(0, &pattern(1, 4 << 20)).expect("write");
     fs.sync().expect("sync");
-    let filler = fs.root().create(b"filler", 0o644, 0, 0, 0).expect("a file");
+    let filler = fs.root().create(b"filler", NewInode::file(0o644)).expect("a file");
     let mut len = 0;
     for size in [1 << 20, 64 << 10, 4096] {
         while filler.write_at(len, &pattern(len, size)).is_ok() {
@@ -318,7 +320,8 @@ fn accepted_writes_arrive() {
     let mut files = Vec::new();
     let mut refused = 0;
     for number in 0..400_u64 {
-        let Ok(file) = fs.root().create(format!("f{number}").as_bytes(), 0o644, 0, 0, 0) else {
+        let Ok(file) = fs.root().create(format!("f{number}").as_bytes(), NewInode::file(0o644))
+        else {
             refused += 1;
             continue;
         };
@@ -357,7 +360,7 @@ fn accepted_writes_arrive() {
 fn a_file_of_many_extents_is_cut() {
     let device = memory(512);
     let fs = mount_with(&device, "rw,commit=300");
-    let file = fs.root().create(b"many", 0o644, 0, 0, 0).expect("a file");
+    let file = fs.root().create(b"many", NewInode::file(0o644)).expect("a file");
     let bytes = pattern(3, 4096);
     for extent in 0..3000_u64 {
         // Holes lie between the extents, so that no two extents are joined.

@@ -2,7 +2,9 @@
 //! agrees.
 
 use buttress_base::Rng;
-use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Inode, NameError, RenameFlags, SetAttr};
+use buttress_fs::{
+    ErrorKind, FallocateMode, Filesystem, Inode, NameError, NewInode, RenameFlags, SetAttr,
+};
 
 use crate::checker::check;
 use crate::volume::{content, file_with, memory, mount, mount_with};
@@ -45,7 +47,7 @@ fn names_step(fs: &Filesystem, rng: &mut Rng) {
     let sub = format!("d{}", rng.below(3));
     match rng.below(9) {
         0 | 1 => {
-            if let Some(file) = tolerate(from.create(name.as_bytes(), 0o644, 0, 0, 0)) {
+            if let Some(file) = tolerate(from.create(name.as_bytes(), NewInode::file(0o644))) {
                 file.write_at(0, &[1; 5000]).expect("a write");
             }
         }
@@ -170,10 +172,11 @@ fn a_full_volume_for_all() {
                 for step in 0..200 {
                     let name = format!("t{thread}n{step}");
                     let len = rng.below(3 << 20) as usize;
-                    let made = root.create(name.as_bytes(), 0o644, 0, 0, 0).and_then(|file| {
-                        kept.push(name.clone());
-                        file.write_at(0, &vec![thread as u8; len])
-                    });
+                    let made =
+                        root.create(name.as_bytes(), NewInode::file(0o644)).and_then(|file| {
+                            kept.push(name.clone());
+                            file.write_at(0, &vec![thread as u8; len])
+                        });
                     if let Err(error) = made {
                         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error:?}");
                         for name in kept.drain(..kept.len() / 2) {

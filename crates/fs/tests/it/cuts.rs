@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{Filesystem, Inode, MakeOptions};
+use buttress_fs::{Filesystem, Inode, MakeOptions, NewInode};
 use buttress_sim::{Log, campaign};
 use buttress_volume::Volume;
 
@@ -60,7 +60,7 @@ fn begun() -> MemoryDevice {
     drop(fs.root().snapshot(b"first", live.id().tree, false).expect("a snapshot"));
     let many = fs.root().create_subvolume(b"many", 0o755, 0, 0).expect("a subvolume");
     for number in 0..MANY {
-        drop(many.create(format!("n{number}").as_bytes(), 0o644, 0, 0, 0).expect("a file"));
+        drop(many.create(format!("n{number}").as_bytes(), NewInode::file(0o644)).expect("a file"));
     }
     drop((live, many));
     fs.close().expect("a close");

@@ -14,7 +14,9 @@ use std::time::Duration;
 use buttress_base::seeded;
 use buttress_block::error::Operation;
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{ErrorKind, Filesystem, MakeOptions, MountOptions, RenameFlags, Result, SetAttr};
+use buttress_fs::{
+    ErrorKind, Filesystem, MakeOptions, MountOptions, NewInode, RenameFlags, Result, SetAttr,
+};
 use buttress_sim::{FaultDevice, FaultKind, Faults, campaign};
 
 use crate::checker::check_cut;
@@ -107,7 +109,7 @@ fn put(fs: &Filesystem, name: &str, version: u64) -> Result<()> {
     let root = fs.root();
     let inode = match root.lookup(name.as_bytes()) {
         Ok(inode) => inode,
-        Err(_) => root.create(name.as_bytes(), 0o644, 0, 0, 0)?,
+        Err(_) => root.create(name.as_bytes(), NewInode::file(0o644))?,
     };
     inode.set_attr(&SetAttr { size: Some(0), ..SetAttr::default() })?;
     let bytes = bytes(version);
@@ -240,7 +242,8 @@ fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) 
                 outcome.latched = fs.read_only_reason().is_some();
                 if outcome.latched {
                     // The volume refuses changes, and its content can be read.
-                    let refused = fs.root().create(b"late", 0o644, 0, 0, 0).err().map(|e| e.kind());
+                    let refused =
+                        fs.root().create(b"late", NewInode::file(0o644)).err().map(|e| e.kind());
                     let committed = fs.commit().err().map(|error| error.kind());
                     assert_eq!(committed, Some(ErrorKind::Aborted), "no commit has everything");
                     if !matches!(refused, Some(ErrorKind::ReadOnly | ErrorKind::Aborted)) {

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_fs::{BalanceOptions, Filesystem, Inode, SetAttr, XattrFlags};
+use buttress_fs::{BalanceOptions, Filesystem, Inode, NewInode, SetAttr, XattrFlags};
 
 use crate::checker::{check, expect_sound};
 use crate::volume::{memory, mount_with};
@@ -52,7 +52,7 @@ fn grows_with_the_work<P>(load: &Load<P>, least: u64) {
 }
 
 fn make(fs: &Filesystem, name: &str) -> Inode {
-    fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
+    fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file")
 }
 
 fn name(at: u64) -> Vec<u8> {
@@ -146,7 +146,8 @@ fn attributes_of_one_inode_cost_the_same_each() {
 }
 
 fn fill(fs: &Filesystem, count: u64) {
-    (0..count).for_each(|at| drop(fs.root().create(&name(at), 0o644, 0, 0, 0).expect("a file")));
+    (0..count)
+        .for_each(|at| drop(fs.root().create(&name(at), NewInode::file(0o644)).expect("a file")));
 }
 
 #[test]
@@ -201,7 +202,7 @@ fn names_of_one_folder_cost_the_same_each() {
 fn fill_and_sync(fs: &Filesystem, count: u64, (): ()) {
     let folder = fs.root().mkdir(b"new", 0o755, 0, 0).expect("a folder");
     for at in 0..count {
-        let file = folder.create(&name(at), 0o644, 0, 0, 0).expect("a file");
+        let file = folder.create(&name(at), NewInode::file(0o644)).expect("a file");
         file.sync().expect("a log");
     }
     assert!(fs.sync_stats().commits.is_empty());
@@ -219,7 +220,7 @@ fn an_fsync_in_a_new_folder_costs_the_same_for_each_name() {
         let folder = fs.root().mkdir(b"new", 0o755, 0, 0).expect("a folder");
         folder.sync().expect("a log");
         for at in 0..count {
-            let file = folder.create(&name(at), 0o644, 0, 0, 0).expect("a file");
+            let file = folder.create(&name(at), NewInode::file(0o644)).expect("a file");
             file.sync().expect("a log");
         }
     };
@@ -230,7 +231,7 @@ fn an_fsync_in_a_new_folder_costs_the_same_for_each_name() {
 /// each snapshot.
 fn snapshots_of_files(fs: &Filesystem, files: u64, snapshots: u64) {
     for at in 0..files {
-        let file = fs.root().create(&name(at), 0o644, 0, 0, 0).expect("a file");
+        let file = fs.root().create(&name(at), NewInode::file(0o644)).expect("a file");
         file.write_at(0, &[at as u8; SECTOR as usize]).expect("room");
     }
     fs.sync().expect("a commit");

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use buttress_base::Rng;
-use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Interrupt, SetAttr};
+use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Interrupt, NewInode, SetAttr};
 
 use crate::checker::check;
 use crate::room::{GateState, fill, held};
@@ -126,7 +126,7 @@ fn operations_survive_interrupts_anywhere() {
                             let root = fs.root();
                             let file = match root.lookup(name.as_bytes()) {
                                 Ok(file) => file,
-                                Err(_) => root.create(name.as_bytes(), 0o644, 0, 0, 0)?,
+                                Err(_) => root.create(name.as_bytes(), NewInode::file(0o644))?,
                             };
                             match choice {
                                 0 => file.write_direct(at, &[2; 64 << 10]).map(drop),

@@ -13,8 +13,8 @@ use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_format::Profile;
 use buttress_fs::make::Features;
 use buttress_fs::{
-    ErrorKind, FallocateMode, Inode, InodeFlags, MakeOptions, NameError, RenameFlags, SetAttr,
-    XattrFlags,
+    ErrorKind, FallocateMode, Inode, InodeFlags, MakeOptions, NameError, NewInode, RenameFlags,
+    SetAttr, XattrFlags,
 };
 
 use crate::checker::{check, expect_sound};
@@ -96,7 +96,7 @@ impl Worker {
     fn create(&mut self) {
         let dir = small(&mut self.rng, self.dirs.len() as u64) as usize;
         let name = self.name();
-        let made = self.dirs[dir].create(name.as_bytes(), 0o644, 0, 0, 0);
+        let made = self.dirs[dir].create(name.as_bytes(), NewInode::file(0o644));
         let at = (dir, name);
         if self.model.names.contains_key(&at) {
             let kind = made.expect_err("taken").kind();

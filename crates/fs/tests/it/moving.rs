@@ -13,7 +13,7 @@ use buttress_format::{DeviceId, Key, Kind, Profile, TreeId};
 use buttress_fs::make::make_on;
 use buttress_fs::{
     BalanceOptions, ErrorKind, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions,
-    MountOptions, ReplaceState, SetAttr,
+    MountOptions, NewInode, ReplaceState, SetAttr,
 };
 use buttress_sim::{Log, campaign};
 
@@ -48,7 +48,7 @@ impl Writer {
         self.next += 1;
         let nocow = self.rng.chance(1, 3);
         let name = format!("{}-{}", if nocow { "nocow" } else { "file" }, self.next);
-        let file = self.dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        let file = self.dir.create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
         if nocow {
             let flags = Some(InodeFlags::NODATACOW);
             file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
@@ -432,7 +432,7 @@ fn power_is_cut_while_groups_move() {
     }
     file_with(&fs.root(), "busy", &version(0)).sync().expect("a sync");
     let source = fs.root().lookup(b"still-9").expect("it");
-    let shown = fs.root().create(b"copy", 0o644, 0, 0, 0).expect("a file");
+    let shown = fs.root().create(b"copy", NewInode::file(0o644)).expect("a file");
     source.clone_range(0, &shown, 0, 0).expect("shared");
     drop((source, shown));
     drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));

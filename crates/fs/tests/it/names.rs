@@ -1,7 +1,8 @@
 //! Names are made, found, listed, moved and removed, and are the same after a remount.
 
 use buttress_fs::{
-    ErrorKind, FileKind, InodeFlags, MakeOptions, NameError, RenameFlags, SetAttr, XattrFlags, mode,
+    ErrorKind, FileKind, InodeFlags, MakeOptions, NameError, NewInode, RenameFlags, SetAttr,
+    XattrFlags, mode,
 };
 
 use buttress_format::Timespec;
@@ -36,8 +37,8 @@ fn names_survive_a_remount() {
     let dir = root.mkdir(b"dir", 0o750, 10, 20).expect("mkdir");
     file_with(&dir, "file", b"hello");
     dir.symlink(b"link", b"file", 1, 2).expect("symlink");
-    dir.create(b"pipe", mode::FIFO | 0o600, 0, 0, 0).expect("mknod");
-    dir.create(b"dev", mode::CHARACTER | 0o600, 0, 0, (5 << 20) | 1).expect("mknod");
+    dir.create(b"pipe", NewInode::fifo(0o600)).expect("mknod");
+    dir.create(b"dev", NewInode::char_device(0o600, (5 << 20) | 1)).expect("mknod");
     drop((root, dir));
     fs.close().expect("closed");
     check(&device);
@@ -52,7 +53,7 @@ fn names_survive_a_remount() {
     assert_eq!(dir.attr().size, 2 * "devfilelinkpipe".len() as u64);
     assert_eq!(dir.parent().expect("parent"), fs.root().id());
     assert_eq!(name_error(dir.lookup(b"nothing")), NameError::NotFound);
-    assert_eq!(name_error(dir.create(b"file", 0o644, 0, 0, 0)), NameError::Exists);
+    assert_eq!(name_error(dir.create(b"file", NewInode::file(0o644))), NameError::Exists);
     assert_eq!(name_error(fs.root().rmdir(b"dir")), NameError::NotEmpty);
     assert_eq!(name_error(fs.root().unlink(b"dir")), NameError::IsDir);
 }
@@ -189,7 +190,7 @@ fn renames() {
     let empty = root.mkdir(b"empty", 0o755, 0, 0).expect("mkdir");
     below.rename(b"b", &root, b"empty", plain).expect("over an empty directory");
     assert_eq!(empty.attr().nlink, 0);
-    assert_eq!(name_error(empty.create(b"x", 0o644, 0, 0, 0)), NameError::NotFound);
+    assert_eq!(name_error(empty.create(b"x", NewInode::file(0o644))), NameError::NotFound);
     assert_eq!(name_error(root.rename(b"empty", &root, b"a", plain)), NameError::NotEmpty);
     drop((root, a, b, below, empty));
     fs.close().expect("closed");
@@ -227,7 +228,7 @@ fn attributes() {
     let below = dir.mkdir(b"below", 0o777, 0, 0).expect("mkdir");
     assert_eq!(below.xattr(b"system.posix_acl_default").expect("copied"), list);
     assert_eq!(below.attr().mode & 0o777, 0o770);
-    let made = below.create(b"made", 0o666, 0, 0, 0).expect("create");
+    let made = below.create(b"made", NewInode::file(0o666)).expect("create");
     assert_eq!(made.attr().mode & 0o777, 0o660);
     assert!(made.xattr(b"system.posix_acl_access").is_ok());
     let changed = made
@@ -269,7 +270,7 @@ fn a_read_only_mount_refuses() {
     let file = fs.resolve("file").expect("file");
     assert_eq!(content(&file), b"x");
     assert_eq!(file.write_at(0, b"y").expect_err("read-only").kind(), ErrorKind::ReadOnly);
-    let made = fs.root().create(b"new", 0o644, 0, 0, 0);
+    let made = fs.root().create(b"new", NewInode::file(0o644));
     assert_eq!(made.expect_err("read-only").kind(), ErrorKind::ReadOnly);
     fs.close().expect("closed");
 }
@@ -281,7 +282,7 @@ fn listings_are_stable() {
     let fs = mount(&device);
     let dir = fs.root().mkdir(b"dir", 0o755, 0, 0).expect("mkdir");
     for n in 0..300 {
-        dir.create(format!("stays{n}").as_bytes(), 0o644, 0, 0, 0).expect("create");
+        dir.create(format!("stays{n}").as_bytes(), NewInode::file(0o644)).expect("create");
     }
     let mut seen = Vec::new();
     let mut cookie = 0;
@@ -302,7 +303,7 @@ fn listings_are_stable() {
             break;
         }
         let made = format!("comes{}", seen.len());
-        dir.create(made.as_bytes(), 0o644, 0, 0, 0).expect("create");
+        dir.create(made.as_bytes(), NewInode::file(0o644)).expect("create");
         if seen.len() % 2 == 0 {
             dir.unlink(made.as_bytes()).expect("unlink");
         }

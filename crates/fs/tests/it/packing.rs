@@ -2,7 +2,7 @@
 
 use buttress_format::BlockGroupFlags;
 use buttress_fs::{
-    Codec, Defragment, ErrorKind, Inode, InodeFlags, NameError, SetAttr, XattrFlags,
+    Codec, Defragment, ErrorKind, Inode, InodeFlags, NameError, NewInode, SetAttr, XattrFlags,
 };
 
 use crate::checker::check;
@@ -130,7 +130,7 @@ fn properties_and_flags() {
     assert!(file.xattr(PROPERTY).is_err());
     let both = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
     assert_eq!(file.set_flags(both).map_err(|e| e.kind()), Err(ErrorKind::Invalid));
-    let nocow = dir.create(b"nocow", 0o644, 0, 0, 0).expect("a file");
+    let nocow = dir.create(b"nocow", NewInode::file(0o644)).expect("a file");
     property(&nocow, b"").expect("taken away");
     nocow.set_flags(InodeFlags::NODATACOW).expect("flags");
     assert_eq!(property(&nocow, b"zstd"), Err(ErrorKind::Invalid));
@@ -165,10 +165,10 @@ fn immutable_and_growing() {
     refused(file.set_attr(&SetAttr { mode: Some(0), ..SetAttr::default() }).map(drop));
     file.set_flags(0).expect("flags");
     root.set_flags(InodeFlags::IMMUTABLE).expect("flags");
-    refused(root.create(b"new", 0o644, 0, 0, 0).map(drop));
+    refused(root.create(b"new", NewInode::file(0o644)).map(drop));
     refused(root.unlink(b"file"));
     root.set_flags(InodeFlags::APPEND).expect("flags");
-    root.create(b"new", 0o644, 0, 0, 0).expect("a directory that grows");
+    root.create(b"new", NewInode::file(0o644)).expect("a directory that grows");
     refused(root.unlink(b"file"));
     root.set_flags(0).expect("flags");
     root.unlink(b"file").expect("gone");
@@ -187,7 +187,7 @@ fn clones_are_independent() {
         let old = if options == "rw" { pattern(1, 20 << 20) } else { text((20 << 20) + 17) };
         let first = file_with(&root, "first", &old);
         let before = used(&fs);
-        let second = root.create(b"second", 0o644, 0, 0, 0).expect("a file");
+        let second = root.create(b"second", NewInode::file(0o644)).expect("a file");
         first.clone_range(0, &second, 0, 0).expect("cloned");
         assert!(used(&fs) <= before, "{options}: a clone takes space");
         assert!(content(&second) == old);
@@ -216,10 +216,10 @@ fn shared_preallocation() {
     let device = memory(256);
     let fs = mount(&device);
     let root = fs.root();
-    let first = root.create(b"first", 0o644, 0, 0, 0).expect("a file");
+    let first = root.create(b"first", NewInode::file(0o644)).expect("a file");
     let all = buttress_fs::FallocateMode::Allocate { keep_size: false };
     first.fallocate(0, 1 << 20, all).expect("allocated");
-    let second = root.create(b"second", 0o644, 0, 0, 0).expect("a file");
+    let second = root.create(b"second", NewInode::file(0o644)).expect("a file");
     first.clone_range(0, &second, 0, 0).expect("cloned");
     first.write_at(0, &[1; 100_000]).expect("a write");
     second.write_at(50_000, &[2; 100_000]).expect("a write");
@@ -243,12 +243,12 @@ fn defragmenting() {
     let fs = mount(&device);
     let root = fs.root();
     let old = text(4 << 20);
-    let file = root.create(b"file", 0o644, 0, 0, 0).expect("a file");
+    let file = root.create(b"file", NewInode::file(0o644)).expect("a file");
     for at in (0..1024).map(|n| (n * 389 % 1024) * 4096) {
         file.write_at(at as u64, &old[at..at + 4096]).expect("a write");
         file.flush_data().expect("written");
     }
-    let shared = root.create(b"shared", 0o644, 0, 0, 0).expect("a file");
+    let shared = root.create(b"shared", NewInode::file(0o644)).expect("a file");
     file.clone_range(0, &shared, 0, 0).expect("cloned");
     let how = Defragment::default();
     assert!(file.defragment(0..u64::MAX, &how).expect("written anew") > 3 << 20);
@@ -295,7 +295,7 @@ fn clones_are_cuts() {
         }
         let mut cuts = Vec::new();
         for number in 0..24 {
-            let cut = root.create(format!("cut{number}").as_bytes(), 0o644, 0, 0, 0);
+            let cut = root.create(format!("cut{number}").as_bytes(), NewInode::file(0o644));
             let cut = cut.expect("a file");
             file.clone_range(0, &cut, 0, 0).expect("cloned");
             let seen = content(&cut);
@@ -343,7 +343,7 @@ fn a_full_volume_loses_nothing() {
                 data[..len / 2].fill(number as u8);
             }
             let name = format!("f{number}");
-            let made = root.create(name.as_bytes(), 0o644, 0, 0, 0);
+            let made = root.create(name.as_bytes(), NewInode::file(0o644));
             let written = made.and_then(|file| {
                 file.write_at(0, &data)?;
                 // Half of the data again, as a clone.

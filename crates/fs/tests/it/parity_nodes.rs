@@ -10,7 +10,7 @@ use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::Profile;
 use buttress_fs::make::make_on;
-use buttress_fs::{BalanceOptions, Filesystem, Filter, MakeOptions, MountOptions};
+use buttress_fs::{BalanceOptions, Filesystem, Filter, MakeOptions, MountOptions, NewInode};
 use buttress_sim::{Crash, Log, Recorder, campaign};
 use buttress_volume::Volume;
 
@@ -189,7 +189,7 @@ fn a_full_volume_refuses() {
     for file in 0..60_000_u64 {
         let name = format!("a long name so that few names fill a leaf {file:>60}");
         let bytes = pattern(file, 1500);
-        let made = root.create(name.as_bytes(), 0o644, 0, 0, 0);
+        let made = root.create(name.as_bytes(), NewInode::file(0o644));
         let outcome = made.and_then(|inode| {
             inode.write_at(0, &bytes)?;
             if file % 7 == 0 { inode.sync() } else { Ok(()) }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::{InodeItem, Key, Kind, Timespec};
-use buttress_fs::{ErrorKind, Filesystem, Inode, MakeOptions, SetAttr};
+use buttress_fs::{ErrorKind, Filesystem, Inode, MakeOptions, NewInode, SetAttr};
 use buttress_sim::{Log, campaign};
 
 use crate::checker::{expect_cut_sound, expect_sound};
@@ -248,7 +248,7 @@ fn times_of_a_full_volume_are_refused_or_kept() {
     let fs = mount_with(&device, OPTIONS);
     let mut count = 0;
     loop {
-        match fs.root().create(format!("f{count}").as_bytes(), 0o644, 0, 0, 0) {
+        match fs.root().create(format!("f{count}").as_bytes(), NewInode::file(0o644)) {
             Ok(file) => {
                 // Small enough to be in the tree.
                 if file.write_at(0, &[7; 1900]).is_err() {

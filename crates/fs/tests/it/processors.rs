@@ -8,7 +8,9 @@ use std::time::Duration;
 use buttress_base::seeded::{self, Options};
 use buttress_base::{Rng, clock, thread};
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, SetAttr, XattrFlags};
+use buttress_fs::{
+    FallocateMode, Filesystem, MakeOptions, MountOptions, NewInode, SetAttr, XattrFlags,
+};
 use buttress_sim::processors::{Cost, Processors};
 use buttress_sim::{Slow, Slowness};
 
@@ -87,7 +89,7 @@ fn scarce(way: Way, preempt: &'static str, samples: usize, round: u64) -> Seen {
         let device = Arc::clone(&slow) as Arc<dyn Device>;
         let fs = Arc::new(Filesystem::open(vec![device], options).expect("a mount"));
         let create =
-            |name: &str| fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+            |name: &str| fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
         let filler = create("filler");
         let mut at = 0;
         for piece in [256_u64 << 20, 1 << 20] {
@@ -314,7 +316,7 @@ fn a_long_reader_is_waited_for_once() {
         Filesystem::make(&base, &make).expect("a volume");
         let device: Arc<dyn Device> = Arc::new(base);
         let fs = mount_with(&device, "rw,noatime,commit=300,preempt=off");
-        let filler = fs.root().create(b"filler", 0o644, 0, 0, 0).expect("a file");
+        let filler = fs.root().create(b"filler", NewInode::file(0o644)).expect("a file");
         let mut at = 0;
         let how = FallocateMode::Allocate { keep_size: false };
         while filler.fallocate(at, 1 << 20, how).is_ok() {
@@ -326,7 +328,7 @@ fn a_long_reader_is_waited_for_once() {
             loop {
                 count += 1;
                 let name = format!("{count}");
-                let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0);
+                let file = fs.root().create(name.as_bytes(), NewInode::file(0o644));
                 let flags = XattrFlags::default();
                 if file.and_then(|file| file.set_xattr(b"user.a", &[1; 3000], flags)).is_err() {
                     return clock::since(begun);
@@ -342,7 +344,7 @@ fn a_long_reader_is_waited_for_once() {
         fs.sync().expect("durable");
         let waited: Vec<_> = (0..5).map(|_| fill(&fs)).collect();
         drop(old);
-        let last = fs.root().create(b"last", 0o644, 0, 0, 0).map(drop);
+        let last = fs.root().create(b"last", NewInode::file(0o644)).map(drop);
         drop(filler);
         fs.close().expect("an unmount");
         (waited, last.is_ok(), device)

@@ -6,7 +6,7 @@ use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::QuotaStatus;
 use buttress_fs::{
-    BalanceOptions, Filesystem, Filter, Inode, MakeOptions, QuotaGroup, Quotas, SetAttr,
+    BalanceOptions, Filesystem, Filter, Inode, MakeOptions, NewInode, QuotaGroup, Quotas, SetAttr,
 };
 
 use crate::checker::{check, expect_cut_sound, expect_sound};
@@ -100,10 +100,10 @@ fn shared_extents_are_counted() {
     let (one, two) = (subvolume(&fs, "one"), subvolume(&fs, "two"));
     let file = file_with(&one, "file", &pattern(1, 1 << 20));
     expect_kept(&fs, "a file");
-    let near = one.create(b"near", 0o644, 0, 0, 0).expect("a file");
+    let near = one.create(b"near", NewInode::file(0o644)).expect("a file");
     file.clone_range(0, &near, 0, 1 << 20).expect("a clone");
     expect_kept(&fs, "a clone in the subvolume");
-    let far = two.create(b"far", 0o644, 0, 0, 0).expect("a file");
+    let far = two.create(b"far", NewInode::file(0o644)).expect("a file");
     file.clone_range(65536, &far, 0, 1 << 19).expect("a clone");
     expect_kept(&fs, "a clone in another subvolume");
     near.write_at(4096, &pattern(2, 4096)).expect("a write");
@@ -206,7 +206,7 @@ fn a_subvolume_by_two_paths_counts_once() {
 fn a_large_snapshot_goes_without_a_mark() {
     let (device, fs) = volume();
     let sub = subvolume(&fs, "sub");
-    let file = sub.create(b"file", 0o644, 0, 0, 0).expect("a file");
+    let file = sub.create(b"file", NewInode::file(0o644)).expect("a file");
     // Every second block of 4 KiB is written, so each written block is an extent.
     for number in 0..80_000_u64 {
         file.write_at(number * 8192, &pattern(number, 4096)).expect("a write");
@@ -287,7 +287,7 @@ impl Random {
         let name = format!("f{}", self.rng.below(40));
         match home.lookup(name.as_bytes()) {
             Ok(file) => file,
-            Err(_) => home.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file"),
+            Err(_) => home.create(name.as_bytes(), NewInode::file(0o644)).expect("a file"),
         }
     }
 

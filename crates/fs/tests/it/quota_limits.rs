@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_fs::{
-    ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, QuotaGroup, QuotaLimit, Result,
-    SetAttr,
+    ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, NewInode, QuotaGroup, QuotaLimit,
+    Result, SetAttr,
 };
 
 use crate::checker::expect_sound;
@@ -37,7 +37,7 @@ fn limited(fs: &Filesystem, name: &str, bytes: u64) -> Inode {
 }
 
 fn file(dir: &Inode, name: &str) -> Inode {
-    dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
+    dir.create(name.as_bytes(), NewInode::file(0o644)).expect("a file")
 }
 
 fn set_size(file: &Inode, size: u64) {
@@ -276,7 +276,7 @@ fn full_quotas_limit_both_figures() {
     fs.sync().expect("a sync");
     assert!(used(&fs, group) <= 8 * MIB + NODES && used(&fs, group) > 6 * MIB);
     expect_refused(
-        sub.create(b"name", 0o644, 0, 0, 0)
+        sub.create(b"name", NewInode::file(0o644))
             .and_then(|file| file.write_at(0, &pattern(1, 65536)).map(drop)),
     );
     // Freed bytes can be written again.

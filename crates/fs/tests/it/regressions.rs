@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use buttress_block::{Device, Error};
 use buttress_format::{Body, FileExtent, Key, Kind};
-use buttress_fs::{ErrorKind, FallocateMode, Filesystem, Inode, MountOptions, SetAttr, TreeId};
+use buttress_fs::{
+    ErrorKind, FallocateMode, Filesystem, Inode, MountOptions, NewInode, SetAttr, TreeId,
+};
 use buttress_sim::{FaultDevice, Faults};
 
 use crate::checker::check;
@@ -340,7 +342,7 @@ fn addresses_of_a_removed_group_are_used_again() {
         items.map(|found| found.expect("it reads").0).map(|key| key.objectid + key.offset).collect()
     };
     let fs = mount(&device);
-    let large = fs.root().create(b"large", 0o644, 0, 0, 0).expect("a file");
+    let large = fs.root().create(b"large", NewInode::file(0o644)).expect("a file");
     let allocate = FallocateMode::Allocate { keep_size: false };
     large.fallocate(0, 150 << 20, allocate).expect("space");
     fs.sync().expect("durable");
@@ -354,8 +356,10 @@ fn addresses_of_a_removed_group_are_used_again() {
     // once.
     for round in 0..3 {
         fs.sync().expect("durable");
-        let file =
-            fs.root().create(format!("f{round}").as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        let file = fs
+            .root()
+            .create(format!("f{round}").as_bytes(), NewInode::file(0o644))
+            .expect("a file");
         file.fallocate(0, 60 << 20, allocate).expect("space");
         fs.sync().expect("durable");
         check(&device);

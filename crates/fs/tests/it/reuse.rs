@@ -10,7 +10,8 @@ use std::time::Duration;
 use buttress_block::{Device, Error, MemoryDevice};
 use buttress_format::{DevExtent, Key, Kind, Logical};
 use buttress_fs::{
-    FallocateMode, Filesystem, Inode, MakeOptions, MountOptions, ScrubOptions, TreeId, TrimOptions,
+    FallocateMode, Filesystem, Inode, MakeOptions, MountOptions, NewInode, ScrubOptions, TreeId,
+    TrimOptions,
 };
 
 use crate::checker::check;
@@ -107,7 +108,7 @@ fn written(seed: u64, number: u64) -> Vec<u8> {
 /// Fills the volume with a file of pieces of [`PIECE`] bytes, and writes the front of each piece.
 /// Returns the number of pieces.
 fn put(fs: &Filesystem, name: &str, seed: u64) -> u64 {
-    let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let file = fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
     let count = extend(&file, seed, 0);
     fs.sync().expect("durable");
     count

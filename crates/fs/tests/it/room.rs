@@ -8,8 +8,8 @@ use std::time::Duration;
 use buttress_base::Rng;
 use buttress_block::{Device, Error};
 use buttress_fs::{
-    ErrorKind, FallocateMode, Filesystem, FlushState, Inode, MakeOptions, SetAttr, SpaceKind,
-    StepFigures,
+    ErrorKind, FallocateMode, Filesystem, FlushState, Inode, MakeOptions, NewInode, SetAttr,
+    SpaceKind, StepFigures,
 };
 
 use crate::checker::check;
@@ -239,7 +239,8 @@ fn volume_closes_while_others_wait() {
                 scope.spawn(move || {
                     for i in 0.. {
                         let name = format!("{thread}-{i}");
-                        let Ok(file) = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0) else {
+                        let Ok(file) = fs.root().create(name.as_bytes(), NewInode::file(0o644))
+                        else {
                             if over.load(Ordering::SeqCst) {
                                 return;
                             }
@@ -269,7 +270,7 @@ fn reservations_know_the_height_of_a_subvolume() {
     let fs = mount(&device);
     let tall = fs.root().create_subvolume(b"tall", 0o755, 0, 0).expect("a subvolume");
     for i in 0..4000 {
-        drop(tall.create(format!("file-{i}").as_bytes(), 0o644, 0, 0, 0).expect("a file"));
+        drop(tall.create(format!("file-{i}").as_bytes(), NewInode::file(0o644)).expect("a file"));
     }
     drop(tall);
     fs.sync().expect("a commit");

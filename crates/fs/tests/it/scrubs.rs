@@ -9,7 +9,7 @@ use std::time::Duration;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::Profile;
 use buttress_fs::{
-    Filesystem, MakeOptions, MountOptions, ScrubOptions, ScrubProgress, make::make_on,
+    Filesystem, MakeOptions, MountOptions, NewInode, ScrubOptions, ScrubProgress, make::make_on,
 };
 
 use crate::checker::check;
@@ -202,7 +202,7 @@ fn no_request_is_refused_for_a_scrub() {
 fn a_scrub_begins_with_a_commit() {
     let device = memory(256);
     let fs = open(&[device], "rw");
-    let file = fs.root().create(b"f", 0o644, 0, 0, 0).expect("made");
+    let file = fs.root().create(b"f", NewInode::file(0o644)).expect("made");
     for at in 0..8 {
         file.write_at(at << 20, &vec![1; 1 << 20]).expect("written");
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use buttress_base::{AlignedBuf, Rng};
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{FallocateMode, Filesystem, Inode, MakeOptions, SetAttr, TreeId};
+use buttress_fs::{FallocateMode, Filesystem, Inode, MakeOptions, NewInode, SetAttr, TreeId};
 use buttress_sim::{FaultDevice, Faults};
 
 use crate::checker::check;
@@ -101,7 +101,7 @@ fn name(number: u64) -> Vec<u8> {
 impl Story {
     fn size(&mut self, number: u64) -> u64 {
         let fresh = || {
-            let file = self.fs.root().create(&name(number), 0o644, 0, 0, 0).expect("a file");
+            let file = self.fs.root().create(&name(number), NewInode::file(0o644)).expect("a file");
             (file, Vec::new())
         };
         self.files.entry(number).or_insert_with(fresh).0.attr().size

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use buttress_base::Rng;
-use buttress_fs::{FileKind, Filesystem, Inode, InodeFlags, TreeId};
+use buttress_fs::{FileKind, Filesystem, Inode, InodeFlags, NewInode, TreeId};
 
 use crate::checker::check;
 use crate::volume::{content, file_with, memory, mount, pattern};
@@ -160,7 +160,7 @@ fn a_snapshot_is_a_cut() {
     std::thread::scope(|scope| {
         for (writer, written) in written.iter().enumerate() {
             let first = file_with(&live, &format!("first-{writer}"), &[0; 8]);
-            let second = live.create(format!("second-{writer}").as_bytes(), 0o644, 0, 0, 0);
+            let second = live.create(format!("second-{writer}").as_bytes(), NewInode::file(0o644));
             let second = second.expect("a file");
             if writer > 0 {
                 // Until a snapshot shares the data, it is written in place.

@@ -8,7 +8,8 @@ use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::BlockGroupFlags;
 use buttress_fs::{
-    BalanceOptions, FallocateMode, Filesystem, Filter, Inode, MakeOptions, MountOptions, SetAttr,
+    BalanceOptions, FallocateMode, Filesystem, Filter, Inode, MakeOptions, MountOptions, NewInode,
+    SetAttr,
 };
 
 use crate::checker::{check, expect_sound};
@@ -46,7 +47,7 @@ fn growth_beside_everything_else() {
         Filesystem::make(&*device, &MakeOptions::default()).expect("an empty volume");
         let fs = open(&device);
         let names = ["a", "b", "c"];
-        let create = |name: &&str| fs.root().create(name.as_bytes(), 0o644, 0, 0, 0);
+        let create = |name: &&str| fs.root().create(name.as_bytes(), NewInode::file(0o644));
         let files: Vec<Inode> = names.iter().map(|name| create(name).expect("a file")).collect();
         let mut bytes = vec![Vec::new(); files.len()];
         fs.sync().expect("a commit");
@@ -131,7 +132,8 @@ fn growth_beside_everything_else() {
 fn windows_are_given_back() {
     let device = memory_with(128, &MakeOptions::default());
     let fs = mount(&device);
-    let create = |name: &str| fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let create =
+        |name: &str| fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
     let growing: Vec<Inode> = (0..8).map(|i| create(&format!("g{i}"))).collect();
     for step in 0..4 {
         for file in &growing {
@@ -168,7 +170,8 @@ fn steps_beside_a_balance() {
             let (fs, stop) = (&fs, &stop);
             scope.spawn(move || {
                 let name = format!("g{number}");
-                let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+                let file =
+                    fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
                 let most = (number + 1) * (384 << 10);
                 while !stop.load(Ordering::Relaxed) {
                     for at in (0..most).step_by(STEP as usize) {

@@ -11,7 +11,8 @@ use buttress_check::Severity;
 use buttress_format::{DeviceId, Key, Kind, Profile, RootItem, TreeId};
 use buttress_fs::make::{Features, make_on};
 use buttress_fs::{
-    BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions, MountOptions,
+    BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions,
+    MountOptions, NewInode,
 };
 use buttress_sim::{Log, campaign};
 use buttress_tree::{Cursor, Geometry, NodePtr, Store, boot};
@@ -102,7 +103,7 @@ fn work(fs: &Filesystem, held: &Inode, round: u64) {
             0 => file_with(&root, &name(round, file), &bytes),
             // Space that is allocated ahead, and only a part of it is written.
             1 => {
-                let made = root.create(name(round, file).as_bytes(), 0o644, 0, 0, 0);
+                let made = root.create(name(round, file).as_bytes(), NewInode::file(0o644));
                 let made = made.expect("a file");
                 let mode = FallocateMode::Allocate { keep_size: true };
                 made.fallocate(0, bytes.len() as u64 + 300_000, mode).expect("space");
@@ -126,7 +127,8 @@ fn work(fs: &Filesystem, held: &Inode, round: u64) {
     }
     // A shared extent, of which parts are overwritten.
     held.write_at(round * 50_000, &pattern(round, 40_000)).expect("a write");
-    let copy = root.create(format!("copy{round}").as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let copy =
+        root.create(format!("copy{round}").as_bytes(), NewInode::file(0o644)).expect("a file");
     held.flush_data().expect("written");
     held.clone_range(0, &copy, 0, 0).expect("shared");
 }
@@ -290,7 +292,9 @@ fn a_full_volume_still_commits() {
             let mut number = 0;
             loop {
                 let name = format!("n{round}-{number}");
-                let Ok(file) = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0) else { break };
+                let Ok(file) = fs.root().create(name.as_bytes(), NewInode::file(0o644)) else {
+                    break;
+                };
                 if number % 2 == 0 && file.set_flags(InodeFlags::NODATACOW).is_err() {
                     break;
                 }

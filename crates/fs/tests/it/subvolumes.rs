@@ -7,7 +7,7 @@ use std::time::Duration;
 use buttress_base::Rng;
 use buttress_block::{Device, Error, Layer, MemoryDevice};
 use buttress_format::{Key, Kind, ids};
-use buttress_fs::{ErrorKind, Filesystem, Inode, MakeOptions, NameError, TreeId};
+use buttress_fs::{ErrorKind, Filesystem, Inode, MakeOptions, NameError, NewInode, TreeId};
 
 use buttress_volume::Volume;
 
@@ -264,7 +264,7 @@ fn a_snapshot_stays_what_it_was() {
         // The snapshot also has data that was neither written back nor synced before, because the
         // write of this data had returned before.
         assert_eq!(content(&one.lookup(b"big").expect("a file")), pattern(1, 3 << 20));
-        assert!(one.create(b"no", 0o644, 0, 0, 0).is_err());
+        assert!(one.create(b"no", NewInode::file(0o644)).is_err());
         big.write_at(1 << 20, &pattern(2, 100_000)).expect("a write");
         live.unlink(b"f7").expect("an unlink");
         let two = snapshot(&fs, &live, "two", false);
@@ -351,13 +351,16 @@ fn default_subvolume_and_flags() {
     fs.set_default_subvolume(tree).expect("a change");
     assert_eq!(name_error(fs.root().delete_subvolume(b"sub")), NameError::NotPermitted);
     fs.set_subvolume_read_only(tree, true).expect("a change");
-    assert_eq!(sub.create(b"x", 0o644, 0, 0, 0).expect_err("refused").kind(), ErrorKind::ReadOnly);
+    assert_eq!(
+        sub.create(b"x", NewInode::file(0o644)).expect_err("refused").kind(),
+        ErrorKind::ReadOnly
+    );
     drop(sub);
     fs.close().expect("a close");
     check(&device);
     let fs = mount(&device);
     assert_eq!(list(&fs.root()), ["inner"]);
-    assert!(fs.root().create(b"x", 0o644, 0, 0, 0).is_err());
+    assert!(fs.root().create(b"x", NewInode::file(0o644)).is_err());
     fs.set_subvolume_read_only(tree, false).expect("a change");
     file_with(&fs.root(), "x", b"x");
     fs.set_default_subvolume(TreeId::FS).expect("a change");

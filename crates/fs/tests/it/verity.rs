@@ -9,7 +9,7 @@ use buttress_base::Rng;
 use buttress_block::{Device, Error, MemoryDevice};
 use buttress_fs::{
     ErrorKind, FallocateMode, Filesystem, Generation, HashKind, Inode, InodeFlags, Key, Kind,
-    MakeOptions, NameError, Searched, SetAttr, TreeId, VerityOptions, XattrFlags,
+    MakeOptions, NameError, NewInode, Searched, SetAttr, TreeId, VerityOptions, XattrFlags,
 };
 use buttress_sim::{Log, campaign};
 
@@ -235,7 +235,7 @@ fn every_changed_byte_of_content_is_found() {
     let device = memory(256);
     let fs = mount(&device);
     let data = pattern(9, 4096 * 2 + 1500);
-    let file = fs.root().create(b"file", 0o644, 0, 0, 0).expect("a file");
+    let file = fs.root().create(b"file", NewInode::file(0o644)).expect("a file");
     file.leave_out_checksums().expect("it is empty");
     file.write_at(0, &data).expect("a write");
     file.enable_verity(&options(HashKind::Sha256, 1024, b"s")).expect("it is enabled");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use buttress_block::{Device, FileDevice, MemoryDevice, OpenOptions};
 use buttress_format::DeviceId;
-use buttress_fs::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
+use buttress_fs::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, NewInode, SetAttr};
 use buttress_sim::{Log, Recorder};
 
 /// A volume on a device in memory, made with default options.
@@ -66,7 +66,7 @@ pub(crate) fn file(path: &std::path::Path) -> Arc<dyn Device> {
 }
 
 pub(crate) fn file_with(dir: &Inode, name: &str, content: &[u8]) -> Inode {
-    let inode = dir.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let inode = dir.create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
     assert_eq!(inode.write_at(0, content).expect("a write"), content.len());
     inode
 }
@@ -81,7 +81,7 @@ pub(crate) fn recorded(base: &MemoryDevice) -> (Arc<Log>, Arc<Recorder>, Filesys
 
 /// An empty file. Its data is overwritten in place.
 pub(crate) fn nocow(fs: &Filesystem, name: &str) -> Inode {
-    let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+    let file = fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
     let flags = Some(InodeFlags::NODATACOW);
     file.set_attr(&SetAttr { flags, ..SetAttr::default() }).expect("flags");
     file

@@ -6,7 +6,7 @@
 //!   Otherwise the umask limits the mode. The two never both apply. The volume applies the list;
 //!   only this crate knows the umask.
 
-use buttress_fs::{ErrorKind, Inode, NameError, RenameFlags, mode};
+use buttress_fs::{ErrorKind, Inode, NameError, NewInode, RenameFlags, mode};
 use buttress_protocol::{Errno, OpenFlags, RenameFlags as Flags};
 
 use super::{Caller, Entry, FrontEnd, Node, place, refuse};
@@ -99,9 +99,9 @@ impl FrontEnd {
     ) -> Answer<Inode> {
         let node = self.node(parent)?;
         let bits = cut(&node, bits, umask)?;
-        let rdev = attr::device_from_wire(rdev);
         let (uid, gid) = self.owner(caller)?;
-        self.with_space(parent, || node.inode.create(name, bits, uid, gid, rdev).map_err(refuse))
+        let new = NewInode::of_mode(bits, attr::device_from_wire(rdev)).owner(uid, gid);
+        self.with_space(parent, || node.inode.create(name, new).map_err(refuse))
     }
 
     /// Answers `mkdir`.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::Logical;
-use buttress_fs::{Filesystem, MakeOptions, XattrFlags};
+use buttress_fs::{Filesystem, MakeOptions, NewInode, XattrFlags};
 use buttress_rescue::{
     Condition, Entry, Glob, NoProgress, RestoreOptions, Salvage, SalvageOptions, State, Summary,
     restore,
@@ -49,7 +49,7 @@ fn a_small_cache_restores_the_same_files() {
     let fs = opened(&devices, "rw");
     for number in 0..4000 {
         let name = format!("{number:0>200}");
-        drop(fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file"));
+        drop(fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file"));
     }
     fs.close().expect("an unmount");
     let list = || devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
@@ -75,13 +75,13 @@ fn attributes_come_along() {
     let fs = opened(&devices, "rw");
     let root = fs.root();
     let dir = root.mkdir(b"dir", 0o2751, 0, 0).expect("a folder");
-    let file = dir.create(b"file", 0o4711, 0, 0, 0).expect("a file");
+    let file = dir.create(b"file", NewInode::file(0o4711)).expect("a file");
     file.write_at(1 << 20, &noise(1, 5000)).expect("a write");
     file.set_xattr(b"user.colour", b"blue", XattrFlags::default()).expect("an attribute");
     root.link(&file, b"second").expect("a link");
     root.symlink(b"to", b"dir/file", 0, 0).expect("a symbolic link");
-    root.create(b"pipe", 0o010_600, 0, 0, 0).expect("a pipe");
-    root.create(b"odd\xff name", 0o600, 0, 0, 0).expect("a file");
+    root.create(b"pipe", NewInode::fifo(0o600)).expect("a pipe");
+    root.create(b"odd\xff name", NewInode::file(0o600)).expect("a file");
     let time = file.attr().mtime;
     fs.close().expect("an unmount");
     let folder = tempfile::tempdir().expect("a folder");
@@ -177,7 +177,7 @@ fn an_older_root_is_used_when_asked_for() {
     let fs = opened(&devices, "rw");
     for number in 0..4 {
         let name = format!("file {number}");
-        let file = fs.root().create(name.as_bytes(), 0o600, 0, 0, 0).expect("a file");
+        let file = fs.root().create(name.as_bytes(), NewInode::file(0o600)).expect("a file");
         file.write_at(0, &noise(number, 9000)).expect("a write");
         fs.sync().expect("a commit");
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{Filesystem, MakeOptions};
+use buttress_fs::{Filesystem, MakeOptions, NewInode};
 use buttress_rescue::{
     Condition, Entry, Glob, Kind, NoProgress, Salvage, SalvageOptions, Since, UndeleteOptions,
     undelete,
@@ -41,18 +41,18 @@ fn a_removed_folder_comes_back() {
     let devices = made();
     let fs = opened(&devices, "rw");
     let root = fs.root();
-    let kept = root.create(b"kept", 0o600, 0, 0, 0).expect("a file");
+    let kept = root.create(b"kept", NewInode::file(0o600)).expect("a file");
     kept.write_at(0, &noise(1, 9000)).expect("a write");
     let dir = root.mkdir(b"gone", 0o750, 0, 0).expect("a folder");
     for number in 0..200_u64 {
         let name = format!("file {number}");
-        let file = dir.create(name.as_bytes(), 0o640, 0, 0, 0).expect("a file");
+        let file = dir.create(name.as_bytes(), NewInode::file(0o640)).expect("a file");
         let len = if number.is_multiple_of(4) { 300 } else { 9000 };
         file.write_at(0, &noise(number, len)).expect("a write");
     }
     fs.sync().expect("a commit");
     let before = fs.view().committed_generation().0;
-    root.create(b"between", 0o600, 0, 0, 0).expect("a file");
+    root.create(b"between", NewInode::file(0o600)).expect("a file");
     fs.sync().expect("a commit");
     for number in 0..200_u64 {
         dir.unlink(format!("file {number}").as_bytes()).expect("removed");
@@ -94,7 +94,7 @@ fn overwritten_blocks_are_said_to_be() {
     let mut len = 0;
     for number in 0..40_u64 {
         let name = format!("old {number}");
-        let file = root.create(name.as_bytes(), 0o640, 0, 0, 0).expect("a file");
+        let file = root.create(name.as_bytes(), NewInode::file(0o640)).expect("a file");
         len = 2 << 20;
         file.write_at(0, &noise(number, len)).expect("a write");
     }
@@ -105,7 +105,8 @@ fn overwritten_blocks_are_said_to_be() {
     fs.sync().expect("a commit");
     // The new files take more than half of the volume's data space.
     for number in 0..60_u64 {
-        let file = root.create(format!("new {number}").as_bytes(), 0o640, 0, 0, 0).expect("a file");
+        let file =
+            root.create(format!("new {number}").as_bytes(), NewInode::file(0o640)).expect("a file");
         file.write_at(0, &noise(1000 + number, len)).expect("a write");
         if number.is_multiple_of(10) {
             fs.sync().expect("a commit");
@@ -143,10 +144,10 @@ fn a_deleted_subvolume_comes_back() {
     let fs = opened(&devices, "rw");
     let sub = fs.root().create_subvolume(b"sub", 0o755, 0, 0).expect("a subvolume");
     let id = sub.id().tree;
-    let file = sub.create(b"file", 0o600, 0, 0, 0).expect("a file");
+    let file = sub.create(b"file", NewInode::file(0o600)).expect("a file");
     file.write_at(0, &noise(1, 20_000)).expect("a write");
     fs.sync().expect("a commit");
-    fs.root().create(b"between", 0o600, 0, 0, 0).expect("a file");
+    fs.root().create(b"between", NewInode::file(0o600)).expect("a file");
     fs.sync().expect("a commit");
     drop((sub, file));
     fs.root().delete_subvolume(b"sub").expect("deleted");

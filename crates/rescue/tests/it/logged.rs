@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::RenameFlags;
+use buttress_fs::{NewInode, RenameFlags};
 use buttress_rescue::{Condition, Entry, RestoreOptions, Salvage, State, restore};
 use buttress_volume::Volume;
 
@@ -19,7 +19,7 @@ pub(crate) fn cut_off() -> Vec<Arc<MemoryDevice>> {
     let fs = opened(&devices, "rw,noatime,commit=3000");
     let root = fs.root();
     let file = |name: &str, seed, len| {
-        let file = root.create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        let file = root.create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
         file.write_at(0, &noise(seed, len)).expect("a write");
         file
     };

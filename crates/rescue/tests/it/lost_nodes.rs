@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::{Header, Key, Kind, TreeId, header::HEADER_LEN};
-use buttress_fs::{Filesystem, Inode};
+use buttress_fs::{Filesystem, Inode, NewInode};
 use buttress_rescue::{Condition, Entry, Glob, UndeleteOptions};
 
 use crate::deleted::{made, undeleted};
@@ -109,7 +109,7 @@ fn versions_are_not_mixed() {
     let devices = made();
     let fs = opened(&devices, OPTIONS);
     let root = fs.root();
-    let file = root.create(b"file", 0o640, 0, 0, 0).expect("a file");
+    let file = root.create(b"file", NewInode::file(0o640)).expect("a file");
     let ino = file.id().ino.0;
     let versions: BTreeMap<u64, Vec<u8>> =
         (1..=4).map(|seed| write_blocks(&fs, &file, seed)).collect();
@@ -176,7 +176,7 @@ fn log_above_a_lost_commit(is_filled: bool) {
     let devices = made();
     let fs = opened(&devices, OPTIONS);
     let root = fs.root();
-    let file = root.create(b"file", 0o640, 0, 0, 0).expect("a file");
+    let file = root.create(b"file", NewInode::file(0o640)).expect("a file");
     let ino = file.id().ino.0;
     let mut first = noise(1, 1 << 20);
     file.write_at(0, &first).expect("a write");
@@ -186,11 +186,11 @@ fn log_above_a_lost_commit(is_filled: bool) {
     let early = generation(&fs);
     let mut right = [&first[..1 << 20], &noise(3, 1 << 20)].concat();
     file.write_at(1 << 20, &right[1 << 20..]).expect("a write");
-    let spare = root.create(b"spare", 0o640, 0, 0, 0).expect("a file");
+    let spare = root.create(b"spare", NewInode::file(0o640)).expect("a file");
     spare.write_at(0, &noise(6, 1 << 20)).expect("a write");
     generation(&fs);
     let other = noise(4, 1 << 20);
-    let filler = root.create(b"filler", 0o640, 0, 0, 0).expect("a file");
+    let filler = root.create(b"filler", NewInode::file(0o640)).expect("a file");
     for number in 0..if is_filled { 400_u64 } else { 0 } {
         if filler.write_at(number << 20, &other).and_then(|_| filler.flush_data()).is_err() {
             break;
@@ -236,8 +236,8 @@ fn a_log_of_a_deleted_subvolume_gives_no_version() {
     let root = fs.root();
     let sub = root.create_subvolume(b"sub", 0o755, 0, 0).expect("a subvolume");
     generation(&fs);
-    let kept = root.create(b"kept", 0o640, 0, 0, 0).expect("a file");
-    let secret = sub.create(b"secret", 0o640, 0, 0, 0).expect("a file");
+    let kept = root.create(b"kept", NewInode::file(0o640)).expect("a file");
+    let secret = sub.create(b"secret", NewInode::file(0o640)).expect("a file");
     assert_eq!(kept.id().ino, secret.id().ino);
     let content = noise(1, 50_000);
     kept.write_at(0, &noise(2, 9000)).expect("a write");

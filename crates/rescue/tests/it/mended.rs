@@ -1,5 +1,6 @@
 //! Repairs are listed first. After they were applied, the checker finds no fault.
 
+use buttress_fs::NewInode;
 use std::sync::Arc;
 
 use buttress_base::Rng;
@@ -49,7 +50,7 @@ fn expect_clean(devices: &[Arc<MemoryDevice>]) {
     assert!(report.is_clean(), "{:?}", report.issues);
     // The volume can be written again.
     let fs = opened(devices, "rw");
-    fs.root().create(b"afterwards", 0o600, 0, 0, 0).expect("a file");
+    fs.root().create(b"afterwards", NewInode::file(0o600)).expect("a file");
     fs.close().expect("an unmount");
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use buttress_fs::{Filesystem, Inode, RenameFlags, SetAttr, XattrFlags};
+use buttress_fs::{Filesystem, Inode, NewInode, RenameFlags, SetAttr, XattrFlags};
 use buttress_rescue::{Condition, UndeleteOptions};
 
 use crate::deleted::{made, undeleted};
@@ -11,7 +11,7 @@ use crate::volume::{noise, opened};
 const OPTIONS: &str = "rw,noatime,commit=3000";
 
 fn file(dir: &Inode, name: &str, seed: u64, len: usize) -> Inode {
-    let file = dir.create(name.as_bytes(), 0o640, 0, 0, 0).expect("a file");
+    let file = dir.create(name.as_bytes(), NewInode::file(0o640)).expect("a file");
     file.write_at(0, &noise(seed, len)).expect("a write");
     file
 }

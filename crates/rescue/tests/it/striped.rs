@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buttress_block::{Device, MemoryDevice};
 use buttress_check::{NoProgress as Quiet, Options, check_devices};
 use buttress_format::{Profile, TreeId};
-use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions, NewInode};
 use buttress_rescue::{
     Condition, Entry, Mend, NoProgress, RestoreOptions, Salvage, SalvageOptions, State, apply,
     plan, restore,
@@ -44,9 +44,9 @@ fn made(metadata: &str, data: &str, count: u64, options: &str) -> Vec<Arc<Memory
     let fs = Filesystem::open(as_devices(&devices), options).expect("a mount");
     for number in 0..60 {
         let name = format!("file {number}");
-        let other = fs.root().create(format!("{name} same").as_bytes(), 0o644, 0, 0, 0);
+        let other = fs.root().create(format!("{name} same").as_bytes(), NewInode::file(0o644));
         other.expect("a file").write_at(0, &same(number)).expect("a write");
-        let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        let file = fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
         file.write_at(0, &content(number)).expect("a write");
         file.sync().expect("a log");
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use buttress_fs::{Filesystem, Inode, SetAttr};
+use buttress_fs::{Filesystem, Inode, NewInode, SetAttr};
 use buttress_rescue::{Condition, Glob, Since, UndeleteOptions};
 
 use crate::deleted::{made, undeleted};
@@ -41,9 +41,9 @@ fn versions_of_living_files_come_back() {
     let devices = made();
     let fs = opened(&devices, OPTIONS);
     let root = fs.root();
-    let long = root.create(b"long", 0o640, 0, 0, 0).expect("a file");
+    let long = root.create(b"long", NewInode::file(0o640)).expect("a file");
     let dir = root.mkdir(b"dir", 0o755, 0, 0).expect("a folder");
-    let short = dir.create(b"short", 0o640, 0, 0, 0).expect("a file");
+    let short = dir.create(b"short", NewInode::file(0o640)).expect("a file");
     let mut expected: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     for seed in 0..4_u64 {
         let content = noise(seed, 150_000 + seed as usize * 5000);
@@ -99,11 +99,11 @@ fn versions_share_what_did_not_change() {
     let devices = made();
     let fs = opened(&devices, OPTIONS);
     let root = fs.root();
-    let file = root.create(b"file", 0o640, 0, 0, 0).expect("a file");
+    let file = root.create(b"file", NewInode::file(0o640)).expect("a file");
     let first = noise(1, 400_000);
     let at = write(&fs, &file, &first);
     for number in 0..30_u64 {
-        root.create(format!("other {number}").as_bytes(), 0o640, 0, 0, 0)
+        root.create(format!("other {number}").as_bytes(), NewInode::file(0o640))
             .and_then(|other| other.write_at(0, &noise(number, 50_000)))
             .expect("a file");
         fs.sync().expect("a commit");
@@ -134,7 +134,7 @@ fn a_synced_version_comes_back() {
     let devices = made();
     let fs = opened(&devices, OPTIONS);
     let root = fs.root();
-    let file = root.create(b"file", 0o640, 0, 0, 0).expect("a file");
+    let file = root.create(b"file", NewInode::file(0o640)).expect("a file");
     let first = write(&fs, &file, &noise(1, 60_000));
     file.write_at(0, &noise(2, 30_000)).expect("a write");
     file.sync().expect("a log");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::{CsumType, Profile};
-use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions, NewInode};
 
 /// The content of files, by subvolume and inode number.
 pub(crate) type Contents = BTreeMap<(u64, u64), Vec<u8>>;
@@ -74,7 +74,7 @@ pub(crate) fn opened(devices: &[Arc<MemoryDevice>], options: &str) -> Filesystem
 impl Made {
     pub(crate) fn file(&mut self, dir: &Inode, path: &str, content: Vec<u8>) -> Inode {
         let name = path.rsplit('/').next().expect("a name").as_bytes();
-        let inode = dir.create(name, 0o640, 1, 2, 0).expect("a file");
+        let inode = dir.create(name, NewInode::file(0o640).owner(1, 2)).expect("a file");
         inode.write_at(0, &content).expect("a write");
         self.note(&inode, path, content);
         inode
@@ -106,7 +106,7 @@ fn fill(fs: &Filesystem, made: &mut Made) {
     made.file(&root, "text", text);
     let mut sparse = vec![0; 1 << 20];
     sparse.extend(noise(1001, 10_000));
-    let inode = root.create(b"sparse", 0o644, 0, 0, 0).expect("a file");
+    let inode = root.create(b"sparse", NewInode::file(0o644)).expect("a file");
     inode.write_at(1 << 20, &sparse[1 << 20..]).expect("a write");
     made.note(&inode, "sparse", sparse);
     root.symlink(b"link", b"file 1", 0, 0).expect("a symbolic link");

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use buttress_format::Compression;
 use buttress_fs::{
-    FallocateMode, FileKind, HashKind, Inode, RenameFlags, SetAttr, VerityOptions, XattrFlags,
+    FallocateMode, FileKind, HashKind, Inode, NewInode, RenameFlags, SetAttr, VerityOptions,
+    XattrFlags,
 };
 
 use super::home::Home;
@@ -144,7 +145,7 @@ impl Current {
     fn make(&mut self, path: StreamPath<'_>, mode: u32, rdev: u64) -> Result<()> {
         self.walk.forget_file();
         let (dir, name) = self.walk.parent(path)?;
-        dir.create(name, mode, 0, 0, rdev)?;
+        dir.create(name, NewInode::of_mode(mode, rdev))?;
         Ok(())
     }
 

@@ -7,7 +7,9 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use buttress_base::Rng;
 use buttress_block::{FileDevice, OpenOptions};
-use buttress_fs::{ErrorKind, Filesystem, Inode, MountOptions, SetAttr, make::MakeOptions};
+use buttress_fs::{
+    ErrorKind, Filesystem, Inode, MountOptions, NewInode, SetAttr, make::MakeOptions,
+};
 
 use crate::checker;
 
@@ -58,7 +60,7 @@ fn fill(dir: &Inode, seed: u64, sizes: Sizes, refusals_max: u32, kept: &mut Kept
         count += 1;
         let name = format!("{seed}-{count:0name_len$}");
         let (seed, len) = (rng.next_u64(), rng.below(len_max) as usize);
-        let Some(file) = full(dir.create(name.as_bytes(), 0o100_644, 0, 0, 0)) else {
+        let Some(file) = full(dir.create(name.as_bytes(), NewInode::file(0o644))) else {
             refusals += 1;
             continue;
         };

@@ -1,7 +1,7 @@
 //! A tree written through the library.
 
 use buttress_fs::{
-    FallocateMode, Filesystem, Inode, RenameFlags, Result, SetAttr, Timespec, XattrFlags,
+    FallocateMode, Filesystem, Inode, NewInode, RenameFlags, Result, SetAttr, Timespec, XattrFlags,
 };
 
 use super::Target;
@@ -80,7 +80,7 @@ impl Target for Library {
     fn make_node(&self, path: &[u8], mode: u32, major: u32, minor: u32) {
         let (parent, name) = self.parent(path);
         let device = u64::from(major) << 20 | u64::from(minor);
-        done("create", path, parent.create(name, mode, 0, 0, device));
+        done("create", path, parent.create(name, NewInode::of_mode(mode, device)));
     }
 
     fn link(&self, path: &[u8], new: &[u8]) {

@@ -1,7 +1,7 @@
 //! Layouts that distributions use. They are made by btrfs-progs, written here, and checked by
 //! Linux.
 
-use buttress_fs::{Filesystem, TreeId};
+use buttress_fs::{Filesystem, NewInode, TreeId};
 use buttress_interop::linux::{Images, has_linux_btrfs};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Folder, Library, Scale, change, fill};
@@ -175,8 +175,9 @@ fn docker() {
         let parent = parent(layer);
         let tree = tree_of(&filesystem, &format!("btrfs/subvolumes/{parent}"));
         let made = dir.snapshot(layer.to_string().as_bytes(), tree, false).expect("a layer");
-        let file =
-            made.create(format!("layer-{layer}").as_bytes(), 0o644, 0, 0, 0).expect("a file");
+        let file = made
+            .create(format!("layer-{layer}").as_bytes(), NewInode::file(0o644))
+            .expect("a file");
         file.write_at(0, format!("layer {layer}\n").as_bytes()).expect("a line");
         let below = format!("layer-{parent}");
         if made.lookup(below.as_bytes()).is_ok() {

@@ -4,6 +4,7 @@
 //! image is copied as a crash leaves it. Linux replays one copy, and the library replays another.
 //! Both must show the same files.
 
+use buttress_fs::NewInode;
 use std::path::{Path, PathBuf};
 
 use buttress_interop::linux::{Images, check, has_linux_btrfs, sparse_copy};
@@ -464,7 +465,7 @@ fn one(fs: &buttress_fs::Filesystem, command: &str, seed: u64) {
     let name = |index: usize| split(words[index]).1;
     let file = |index: usize| {
         fs.resolve(words[index])
-            .or_else(|_| dir(index).create(name(index), 0o644, 0, 0, 0))
+            .or_else(|_| dir(index).create(name(index), NewInode::file(0o644)))
             .unwrap_or_else(|e| panic!("{command}: {e}"))
     };
     let random = |len: u64, seed: u64| {
@@ -522,7 +523,7 @@ fn one(fs: &buttress_fs::Filesystem, command: &str, seed: u64) {
             dir(2).link(&at(1), short.as_bytes())
         }),
         "many" => (0..number(2)).try_for_each(|i| {
-            let file = at(1).create(i.to_string().as_bytes(), 0o644, 0, 0, 0)?;
+            let file = at(1).create(i.to_string().as_bytes(), NewInode::file(0o644))?;
             let len = words.get(3).map_or(i * 150 + 1, |_| number(3));
             file.write_at(0, &random(len, seed))?;
             file.sync()

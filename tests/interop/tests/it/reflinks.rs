@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use buttress_base::Rng;
-use buttress_fs::{FallocateMode, Filesystem, Inode, SetAttr, XattrFlags};
+use buttress_fs::{FallocateMode, Filesystem, Inode, NewInode, SetAttr, XattrFlags};
 use buttress_interop::linux::{Images, has_linux_btrfs};
 use buttress_interop::sample::{noise, words};
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
@@ -36,7 +36,7 @@ impl Ours {
     fn open(&self, name: &str) -> Inode {
         let root = self.0.root();
         root.lookup(name.as_bytes())
-            .or_else(|_| root.create(name.as_bytes(), 0o644, 0, 0, 0))
+            .or_else(|_| root.create(name.as_bytes(), NewInode::file(0o644)))
             .expect("a file")
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use buttress_block::{Device, FileDevice};
 use buttress_fs::make::make_on;
-use buttress_fs::{BalanceOptions, FallocateMode, Filesystem, Filter, MakeOptions};
+use buttress_fs::{BalanceOptions, FallocateMode, Filesystem, Filter, MakeOptions, NewInode};
 use buttress_interop::linux::{Images, has_program, run};
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::sample::{Library, Scale, change, fill, noise};
@@ -74,7 +74,7 @@ fn written(images: &Images, sector: u64, options: &str) {
 fn edges(filesystem: &Filesystem, sector: u64) {
     let top = filesystem.root();
     let [one, two] = ["edges", "edges-shared"]
-        .map(|name| top.create(name.as_bytes(), 0o644, 0, 0, 0).expect("made"));
+        .map(|name| top.create(name.as_bytes(), NewInode::file(0o644)).expect("made"));
     let mut expected = vec![0; 12 * sector as usize + 77];
     let mut write = |at: u64, len: usize| {
         let bytes = noise(at, len);

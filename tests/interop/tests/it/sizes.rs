@@ -1,6 +1,6 @@
 //! The results of `statfs` for a volume, compared with Linux on the same image.
 
-use buttress_fs::{Filesystem, MakeOptions};
+use buttress_fs::{Filesystem, MakeOptions, NewInode};
 use buttress_interop::linux::{Images, has_linux_btrfs};
 use rustix::fs::statvfs;
 
@@ -48,7 +48,7 @@ fn used_is_what_linux_calls_used() {
         images.mkfs(&["-d", profile]);
         compare(profile, ours(&images, |_| ()), linux(&images, "ro"));
         let fill = |fs: &Filesystem| {
-            let file = fs.root().create(b"f", 0o644, 0, 0, 0).expect("made");
+            let file = fs.root().create(b"f", NewInode::file(0o644)).expect("made");
             for at in 0..300 {
                 file.write_at(at * MIB, &vec![1; MIB as usize]).expect("written");
             }
@@ -60,7 +60,7 @@ fn used_is_what_linux_calls_used() {
             fs.sync().expect("durable");
             // The space of an empty chunk is available once the commit after the chunk's removal is
             // durable.
-            fs.root().create(b"next", 0o644, 0, 0, 0).expect("made");
+            fs.root().create(b"next", NewInode::file(0o644)).expect("made");
             fs.sync().expect("durable");
         };
         compare("emptied", ours(&images, empty), linux(&images, "ro"));

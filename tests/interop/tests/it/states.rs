@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions, XattrFlags};
+use buttress_fs::{Filesystem, Inode, MakeOptions, MountOptions, NewInode, XattrFlags};
 use buttress_interop::linux::{Images, check, has_linux_btrfs, save};
 use buttress_sim::{Crash, Log, campaign};
 use buttress_volume::Volume;
@@ -189,7 +189,7 @@ fn used(seed: u64) -> MemoryDevice {
     let make = MakeOptions { nodesize, seed: Some(seed), ..MakeOptions::default() };
     Filesystem::make(&*base, &make).expect("a volume");
     let fs = open_with(Arc::clone(&base) as Arc<dyn Device>, "rw,noatime");
-    let secret = fs.root().create(b"secret", 0o600, 0, 0, 0).expect("a file");
+    let secret = fs.root().create(b"secret", NewInode::file(0o600)).expect("a file");
     secret.write_at(0, &vec![0xee; 16 << 20]).expect("a write");
     fs.sync().expect("sync");
     drop(secret);

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use buttress_check::{Options, Report, Severity, check_image, check_images};
-use buttress_fs::{BalanceOptions, Filter};
+use buttress_fs::{BalanceOptions, Filter, NewInode};
 use buttress_interop::linux::{
     Images, check, check_all, has_linux_btrfs, has_program, run, sparse_file, try_run, unmount,
 };
@@ -223,7 +223,7 @@ fn new_group_takes_the_place_of_left_records() {
     let empty = Filter { usage: Some((0, 0)), ..Filter::default() };
     let options = BalanceOptions { data: Some(empty), ..BalanceOptions::default() };
     filesystem.balance(&options, &mut |_| true).expect("a balance");
-    let file = filesystem.root().create(b"file", 0o644, 0, 0, 0).expect("a file");
+    let file = filesystem.root().create(b"file", NewInode::file(0o644)).expect("a file");
     file.write_at(0, &[7; 4 << 20]).expect("room");
     drop(file);
     close(filesystem);

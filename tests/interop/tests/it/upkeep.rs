@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use buttress_fs::SetAttr;
+use buttress_fs::{NewInode, SetAttr};
 use buttress_interop::linux::{
     Images, Mount, can_mount_fuse, check, has_linux_btrfs, run, sparse_file, try_run, unmount,
 };
@@ -309,7 +309,7 @@ pub(crate) fn a_balance_that_a_crash_interrupted() {
         let filesystem = open(&copies, true);
         assert_eq!(filesystem.read_only_reason(), None);
         let mtime = Some(filesystem.root().attr().mtime);
-        drop(filesystem.root().create(b"written", 0o644, 0, 0, 0).expect("a file"));
+        drop(filesystem.root().create(b"written", NewInode::file(0o644)).expect("a file"));
         assert!(filesystem.balance_status().expect("it").is_some(), "it can go on");
         if number % 2 == 0 {
             filesystem.resume_balance(&mut |_| true).expect("the rest");

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use buttress_fs::{Filesystem, Inode, MountOptions, RenameFlags};
+use buttress_fs::{Filesystem, Inode, MountOptions, NewInode, RenameFlags};
 
 use super::access::Access;
 use crate::exit::{Context, Exit, Failure, Result};
@@ -50,7 +50,7 @@ impl Access for Library {
     fn write(&mut self, path: &str, content: &[u8]) -> Result<()> {
         let (dir, name) = self.parent(path)?;
         let (uid, gid) = crate::transfer::caller();
-        let inode = dir.create(name, 0o100_644, uid, gid, 0).context(|| path)?;
+        let inode = dir.create(name, NewInode::file(0o644).owner(uid, gid)).context(|| path)?;
         inode.write_at(0, content).context(|| path)?;
         Ok(())
     }

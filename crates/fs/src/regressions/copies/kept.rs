@@ -1,6 +1,7 @@
 //! Tests of the size of the snapshot headroom, and of the operations that may not use it.
 
 use super::*;
+use crate::NewInode;
 use crate::make::MakeOptions;
 
 /// Y1: a snapshot without space for headroom is refused, and changes nothing. Once there is space,
@@ -92,7 +93,7 @@ fn a_snapshot_with_room_is_one_commit() {
     let fs = mount(&device, "rw,commit=300");
     let dir = fs.root().mkdir(b"dir", 0o755, 0, 0).expect("a folder");
     for number in 0..2000 {
-        let file = dir.create(&name(number), 0o644, 0, 0, 0).expect("a file");
+        let file = dir.create(&name(number), NewInode::file(0o644)).expect("a file");
         file.write_at(0, &bytes(number as u8, 1)[..INLINE]).expect("written");
     }
     let commits = || fs.space_stats().engine.commits;
@@ -127,7 +128,7 @@ fn subvolume_becomes_writable_only_with_room() {
     let refused = opened.expect_err("there is no room");
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
     assert!(refused.to_string().contains("delete_room=off"), "{refused}");
-    first.create(b"new", 0o644, 0, 0, 0).map(drop).expect_err("it is as it was");
+    first.create(b"new", NewInode::file(0o644)).map(drop).expect_err("it is as it was");
     for number in 0..more {
         fs.root().unlink(format!("more{number}").as_bytes()).expect("removed");
     }

@@ -1,5 +1,6 @@
 //! Tests on volumes of several layouts, and with files that reference extents.
 
+use crate::NewInode;
 use buttress_format::Profile;
 
 use super::*;
@@ -59,7 +60,7 @@ fn files_of_some_extents() {
     let device = volume(1024);
     let fs = mount(&device, "rw,commit=300");
     let dir = fs.root().mkdir(b"dir", 0o755, 0, 0).expect("a folder");
-    let made = |number| dir.create(&name(number), 0o644, 0, 0, 0).expect("a file");
+    let made = |number| dir.create(&name(number), NewInode::file(0o644)).expect("a file");
     let files: Vec<_> = (0..FILES).map(made).collect();
     for round in 0..EACH {
         for file in &files {

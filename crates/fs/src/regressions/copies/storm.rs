@@ -8,7 +8,7 @@ use buttress_sim::campaign;
 
 use super::*;
 use crate::make::{MakeOptions, make_on};
-use crate::{Error, Result};
+use crate::{Error, NewInode, Result};
 
 const SECONDS_MAX: u64 = 4;
 /// After this many refusals in a row a filler stops.
@@ -92,7 +92,7 @@ fn make_one(dir: &Inode, kind: u64, number: usize, rng: &mut Rng) -> Result<Vec<
         folder.set_xattr(b"user.large", &attribute, XattrFlags::default())?;
         return Ok(vec![Goes::Folder(name)]);
     }
-    let file = dir.create(name.as_bytes(), 0o644, 0, 0, 0)?;
+    let file = dir.create(name.as_bytes(), NewInode::file(0o644))?;
     if kind < 2 || !number.is_multiple_of(8) {
         file.write_at(0, &bytes(number as u8, 1)[..INLINE - 50 * (number % 20)])?;
         let mut all = vec![Goes::File(name)];
@@ -154,11 +154,11 @@ fn cut_some(fs: &Filesystem, rng: &mut Rng) -> Option<&'static [u8]> {
 fn fill_on(fs: &Filesystem, top: &Inode, rng: &mut Rng, thread: u64) {
     let (begun, name) =
         (Instant::now(), |what: &str, number: usize| format!("{what}{thread}-{number}"));
-    let filler = if_there_is_room(top.create(name("data", 0).as_bytes(), 0o644, 0, 0, 0));
+    let filler = if_there_is_room(top.create(name("data", 0).as_bytes(), NewInode::file(0o644)));
     let (mut refused, mut number) = (0, 0);
     while refused < REFUSED_MAX && begun.elapsed().as_secs() < SECONDS_MAX {
         number += 1;
-        let made = |what| top.create(name(what, number).as_bytes(), 0o644, 0, 0, 0);
+        let made = |what| top.create(name(what, number).as_bytes(), NewInode::file(0o644));
         let done = match (thread + rng.below(8) / 7) % 4 {
             0 | 1 if filler.is_none() => Ok(()),
             0 => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{Filesystem, MakeOptions};
+use buttress_fs::{Filesystem, MakeOptions, NewInode};
 use buttress_sim::{FaultDevice, Faults, Log, campaign};
 
 use super::{number, open};
@@ -39,7 +39,7 @@ fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
     let device = FaultDevice::new(Arc::clone(&recorder) as Arc<dyn Device>, &faults);
     let fs = open(device);
     let root = fs.root();
-    let file = root.create(b"old", 0o644, 0, 0, 0).expect("a file");
+    let file = root.create(b"old", NewInode::file(0o644)).expect("a file");
     file.write_at(0, &pattern(0, LEN)).expect("a write");
     fs.sync().expect("sync");
 
@@ -59,7 +59,7 @@ fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
         }
         log.mark(round * 2);
         let name = format!("new{round}");
-        let fresh = root.create(name.as_bytes(), 0o644, 0, 0, 0).and_then(|fresh| {
+        let fresh = root.create(name.as_bytes(), NewInode::file(0o644)).and_then(|fresh| {
             fresh.write_at(0, &data)?;
             fresh.sync()
         });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_block::Device;
-use buttress_fs::{Filesystem, TreeId};
+use buttress_fs::{Filesystem, NewInode, TreeId};
 use buttress_sim::{Crash, campaign};
 
 use super::wall::{Shown, Tale, full, work};
@@ -56,7 +56,7 @@ fn examine(crash: &Crash, tale: &Tale, rng: &mut Rng, depth: u32) -> Result<(), 
         }
         drop_all(&fs);
         fs.sync().map_err(|error| format!("emptied: {error}"))?;
-        let file = root.create(b"next", 0o644, 0, 0, 0).expect("there is room again");
+        let file = root.create(b"next", NewInode::file(0o644)).expect("there is room again");
         file.write_at(0, &pattern(1, 4 << 20)).expect("there is room again");
     } else {
         // A mount that changes nothing would not repair a torn copy of the superblock, so change an

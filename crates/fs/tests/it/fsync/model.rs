@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_fs::{
-    FallocateMode, Filesystem, Ino, Inode, InodeFlags, InodeId, RenameFlags, SetAttr, TreeId,
-    XattrFlags,
+    FallocateMode, Filesystem, Ino, Inode, InodeFlags, InodeId, NewInode, RenameFlags, SetAttr,
+    TreeId, XattrFlags,
 };
 
 use super::pattern;
@@ -200,7 +200,7 @@ impl World {
 
     fn write(&mut self, place: (u64, &'static str), file: Option<u64>) {
         let ino = file.unwrap_or_else(|| {
-            let made = self.inode(place.0).create(place.1.as_bytes(), 0o644, 0, 0, 0);
+            let made = self.inode(place.0).create(place.1.as_bytes(), NewInode::file(0o644));
             made.expect("a file").id().ino.0
         });
         if file.is_none() {

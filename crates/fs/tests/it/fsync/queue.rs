@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use buttress_block::{Device, Error, MemoryDevice};
-use buttress_fs::{FallocateMode, Filesystem, InodeFlags, MakeOptions, RenameFlags, XattrFlags};
+use buttress_fs::{
+    FallocateMode, Filesystem, InodeFlags, MakeOptions, NewInode, RenameFlags, XattrFlags,
+};
 
 use super::scripts::fork;
 use super::{open, open_with};
@@ -45,7 +47,7 @@ fn fsyncs_during_a_log_share_the_next() {
     let device = Hooked::new(&below, Barrier::default());
     let fs = open(Arc::clone(&device) as Arc<dyn Device>);
     let files: Vec<_> = (0..=MANY)
-        .map(|n| fs.root().create(n.to_string().as_bytes(), 0o644, 0, 0, 0).expect("a file"))
+        .map(|n| fs.root().create(n.to_string().as_bytes(), NewInode::file(0o644)).expect("a file"))
         .collect();
     fs.sync().expect("sync");
     for file in &files {
@@ -98,7 +100,7 @@ const CASES: [Case; 7] = [
 ];
 
 fn create(fs: &Filesystem, name: &str) -> buttress_fs::Inode {
-    fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
+    fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file")
 }
 
 fn moved(fs: &Filesystem, committed: bool) {
@@ -113,7 +115,7 @@ fn moved(fs: &Filesystem, committed: bool) {
 fn subvolume(fs: &Filesystem, committed: bool) {
     if committed {
         let top = fs.root().create_subvolume(b"sub", 0o755, 0, 0).expect("a subvolume");
-        let file = top.create(b"file", 0o644, 0, 0, 0).expect("a file");
+        let file = top.create(b"file", NewInode::file(0o644)).expect("a file");
         file.write_at(0, &pattern(5, 9000)).expect("a write");
     }
 }
@@ -130,7 +132,7 @@ fn many(fs: &Filesystem, committed: bool) {
     if committed {
         let dir = fs.resolve("/dir").expect("a directory");
         for n in 0..1100 {
-            dir.create(n.to_string().as_bytes(), 0o644, 0, 0, 0).expect("a file");
+            dir.create(n.to_string().as_bytes(), NewInode::file(0o644)).expect("a file");
         }
     } else {
         fs.root().mkdir(b"dir", 0o755, 0, 0).expect("a directory");

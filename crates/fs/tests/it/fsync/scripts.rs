@@ -7,7 +7,7 @@ use std::time::Duration;
 #[cfg(debug_assertions)]
 use buttress_base::{clock, seeded, thread};
 use buttress_block::{Device, MemoryDevice};
-use buttress_fs::{Filesystem, InodeFlags, MakeOptions, RenameFlags, SetAttr};
+use buttress_fs::{Filesystem, InodeFlags, MakeOptions, NewInode, RenameFlags, SetAttr};
 use buttress_volume::Volume;
 
 use super::{open, open_with};
@@ -27,8 +27,8 @@ fn options_say_what_is_written() {
         Filesystem::make(&*base, &MakeOptions::default()).expect("a volume");
         let fs = open_with(Arc::clone(&base) as Arc<dyn Device>, options);
         let (file, other) = (
-            fs.root().create(b"a", 0o644, 0, 0, 0).expect("a file"),
-            fs.root().create(b"b", 0o644, 0, 0, 0).expect("a file"),
+            fs.root().create(b"a", NewInode::file(0o644)).expect("a file"),
+            fs.root().create(b"b", NewInode::file(0o644)).expect("a file"),
         );
         other.write_at(0, &pattern(2, 9000)).expect("a write");
         fs.sync().expect("sync");
@@ -52,7 +52,7 @@ fn replay_counts_the_bytes_of_extents() {
     let base = Arc::new(MemoryDevice::new(128 << 20));
     Filesystem::make(&*base, &MakeOptions::default()).expect("a volume");
     let fs = open_with(Arc::clone(&base) as Arc<dyn Device>, "commit=3000");
-    let file = fs.root().create(b"a", 0o644, 0, 0, 0).expect("a file");
+    let file = fs.root().create(b"a", NewInode::file(0o644)).expect("a file");
     file.set_attr(&SetAttr { size: Some(100 * BLOCK), ..SetAttr::default() }).expect("a length");
     file.write_at(0, &[1; 3 * BLOCK as usize]).expect("a write");
     fs.sync().expect("sync");
@@ -88,7 +88,7 @@ fn a_commit_flushes_everything_if_asked() {
         let fs = open_with(Arc::clone(&base) as Arc<dyn Device>, options);
         let root = fs.root();
         let dir = root.mkdir(b"d", 0o755, 0, 0).expect("a directory");
-        let other = root.create(b"other", 0o644, 0, 0, 0).expect("a file");
+        let other = root.create(b"other", NewInode::file(0o644)).expect("a file");
         fs.sync().expect("sync");
         other.write_at(0, &pattern(2, 9000)).expect("a write");
         // A log cannot express that a directory moved, so this sync makes a commit.
@@ -114,7 +114,7 @@ fn commits_come_after_their_time() {
             .expect("a volume");
         let fs = open_with(Arc::clone(&base) as Arc<dyn Device>, "rw,noatime,commit=60");
         let begun = clock::now();
-        let file = fs.root().create(b"a", 0o644, 0, 0, 0).expect("a file");
+        let file = fs.root().create(b"a", NewInode::file(0o644)).expect("a file");
         file.write_at(0, &pattern(1, 9000)).expect("a write");
         let generation = || Volume::read_superblock(&*base).expect("a superblock").generation;
         let before = generation();
@@ -142,7 +142,7 @@ fn many_names_are_logged() {
     let device: Arc<dyn Device> = Arc::new(base);
     let fs = open(Arc::clone(&device));
     let root = fs.root();
-    let file = root.create(b"0", 0o644, 0, 0, 0).expect("a file");
+    let file = root.create(b"0", NewInode::file(0o644)).expect("a file");
     let name = |index: u64| format!("{index}-{}", "n".repeat(200));
     for index in 1..40 {
         root.link(&file, name(index).as_bytes()).expect("a link");
@@ -219,7 +219,7 @@ fn synced_name_moves_to_its_new_file() {
         fs.sync().expect("sync");
         let file = match committed {
             true => root.lookup(b"file").expect("the file"),
-            false => root.create(b"file", 0o644, 0, 0, 0).expect("a file"),
+            false => root.create(b"file", NewInode::file(0o644)).expect("a file"),
         };
         file.write_at(0, &pattern(3, 9000)).expect("a write");
         file.sync().expect("sync");
@@ -273,7 +273,7 @@ fn write_in_place_spares_extents_of_others_after_a_crash() {
         let device: Arc<dyn Device> = Arc::new(base);
         let fs = open(Arc::clone(&device));
         let make = |name: &str| {
-            let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
+            let file = fs.root().create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
             file.set_flags(InodeFlags::NODATACOW).expect("a flag");
             file
         };

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{
-    ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MakeOptions, RenameFlags, SetAttr,
-    TreeId,
+    ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MakeOptions, NewInode, RenameFlags,
+    SetAttr, TreeId,
 };
 use buttress_sim::Log;
 
@@ -58,7 +58,7 @@ pub(crate) fn full<T>(outcome: buttress_fs::Result<T>) -> Option<T> {
 /// own.
 pub(crate) fn fill(fs: &Filesystem, spare: u64) {
     let aside = fs.root().create_subvolume(ASIDE.as_bytes(), 0o755, 0, 0).expect("a subvolume");
-    let filler = aside.create(b"filler", 0o644, 0, 0, 0).expect("a file");
+    let filler = aside.create(b"filler", NewInode::file(0o644)).expect("a file");
     let how = FallocateMode::Allocate { keep_size: false };
     let mut at = 0;
     for piece in [8_u64 << 20, 1 << 20, 64 << 10, 4096] {
@@ -114,7 +114,7 @@ impl Wall {
     fn create(&mut self) -> Option<u64> {
         self.made += 1;
         let name = format!("f{}", self.made);
-        let file = full(self.root().create(name.as_bytes(), 0o644, 0, 0, 0));
+        let file = full(self.root().create(name.as_bytes(), NewInode::file(0o644)));
         self.note(format!("create {name}: {:?}", file.as_ref().map(|file| file.id().ino.0)));
         let Some(file) = file else {
             self.refused += 1;

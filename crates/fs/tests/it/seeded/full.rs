@@ -8,7 +8,7 @@ use std::sync::Arc;
 use buttress_base::{Rng, seeded, thread};
 use buttress_block::{Device, MemoryDevice};
 use buttress_fs::{
-    Error, ErrorKind, Filesystem, Inode, MakeOptions, MountOptions, SetAttr, TreeId,
+    Error, ErrorKind, Filesystem, Inode, MakeOptions, MountOptions, NewInode, SetAttr, TreeId,
 };
 use buttress_sim::campaign;
 
@@ -68,7 +68,7 @@ fn stay_full(fs: &Filesystem, dir: &Inode, mut rng: Rng) -> Kept {
         match (rng.below(14), victim) {
             (0..=5, _) | (_, None) => {
                 let name = format!("f{count}");
-                let create = || dir.create(name.as_bytes(), 0o644, 0, 0, 0);
+                let create = || dir.create(name.as_bytes(), NewInode::file(0o644));
                 if wanted(&mut rng, create).is_some() {
                     put(dir, &name, &mut rng, &mut kept);
                 }
@@ -192,7 +192,7 @@ fn make_room_and_write(seed: u64) -> Arc<dyn Device> {
         fill(&fs, 3_000_000);
         fs.sync().expect("a sync");
         for round in 0..6 {
-            let file = root.create(b"fill", 0o644, 0, 0, 0).expect("a file");
+            let file = root.create(b"fill", NewInode::file(0o644)).expect("a file");
             let mut len = 0;
             while full(file.write_at(len, &pattern(round, 100_000))).is_some() {
                 len += 100_000;
@@ -203,7 +203,7 @@ fn make_room_and_write(seed: u64) -> Arc<dyn Device> {
             }
             remove(&root, "fill");
             drop(file);
-            let little = root.create(b"little", 0o644, 0, 0, 0).expect("a file");
+            let little = root.create(b"little", NewInode::file(0o644)).expect("a file");
             little.write_at(0, &pattern(round, 800_000)).expect("what was removed makes room");
             drop(little);
             remove(&root, "little");

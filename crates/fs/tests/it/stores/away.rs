@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use buttress_block::Device;
-use buttress_fs::{Error, ErrorKind, Filesystem, Interrupt, MakeOptions, MountOptions, NameError};
+use buttress_fs::{
+    Error, ErrorKind, Filesystem, Interrupt, MakeOptions, MountOptions, NameError, NewInode,
+};
 use buttress_remote::store::simulated::{SimStore, Weather};
 use buttress_remote::store::watched::{Request, Watched};
 use buttress_remote::store::{Store, StoreError};
@@ -190,9 +192,9 @@ fn writers_that_are_interrupted_cost_nothing() {
     fs.sync().expect("a store");
     let dir = fs.root().mkdir(b"dir", 0o755, 0, 0).expect("space");
     for number in 0..NAMES {
-        dir.create(&name(number), 0o644, 0, 0, 0).expect("space");
+        dir.create(&name(number), NewInode::file(0o644)).expect("space");
     }
-    fs.root().create(b"written", 0o644, 0, 0, 0).expect("space");
+    fs.root().create(b"written", NewInode::file(0o644)).expect("space");
     drop(dir);
     fs.close().expect("a store");
     device.close().expect("a store");
@@ -203,7 +205,7 @@ fn writers_that_are_interrupted_cost_nothing() {
     let written = root.lookup(b"written").expect("it is there");
     store.is_away.store(true, Ordering::SeqCst);
     let mut faults = Vec::new();
-    let new = || dir.create(b"5-new", 0o644, 0, 0, 0).map(drop);
+    let new = || dir.create(b"5-new", NewInode::file(0o644)).map(drop);
     interrupted("create", &mut faults, &new);
     let unlink = || dir.unlink(&name(NAMES / 2)).map(drop);
     interrupted("unlink", &mut faults, &unlink);

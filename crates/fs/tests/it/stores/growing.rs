@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use buttress_base::Rng;
 use buttress_format::DeviceId;
-use buttress_fs::{Filesystem, MakeOptions};
+use buttress_fs::{Filesystem, MakeOptions, NewInode};
 use buttress_remote::store::simulated::Weather;
 use buttress_remote::store::timed::{Crash, TimedStore};
 use buttress_sim::campaign;
@@ -30,7 +30,8 @@ fn expected(file: u64) -> Vec<u8> {
 }
 
 fn add(fs: &Filesystem, store: &TimedStore, file: u64) {
-    let inode = fs.root().create(format!("f{file}").as_bytes(), 0o644, 0, 0, 0).expect("a name");
+    let inode =
+        fs.root().create(format!("f{file}").as_bytes(), NewInode::file(0o644)).expect("a name");
     inode.write_at(0, &expected(file)).expect("room");
     inode.sync().expect("a store");
     store.mark(file);
@@ -38,7 +39,7 @@ fn add(fs: &Filesystem, store: &TimedStore, file: u64) {
 
 /// Fills the volume, so that new files lie past the old end of the device.
 fn fill(fs: &Filesystem) {
-    let whole = fs.root().create(b"filler", 0o644, 0, 0, 0).expect("a name");
+    let whole = fs.root().create(b"filler", NewInode::file(0o644)).expect("a name");
     let piece = vec![7; 1 << 20];
     for at in 0.. {
         if whole.write_at(at << 20, &piece).and_then(|_| whole.sync()).is_err() {
@@ -96,7 +97,7 @@ fn look(crash: &Crash) -> Result<(), String> {
     }
     // The growth that a crash cut short is made again.
     fs.resize_device(ONE, LONGER, &mut |_| true).map_err(|error| error.to_string())?;
-    fs.root().create(b"new", 0o644, 0, 0, 0).map_err(|error| error.to_string())?;
+    fs.root().create(b"new", NewInode::file(0o644)).map_err(|error| error.to_string())?;
     fs.close().map_err(|error| error.to_string())?;
     device.close().map_err(|error| error.to_string())?;
     find_faults(&reader(crash)?)

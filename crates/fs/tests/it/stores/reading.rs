@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use buttress_base::{clock, seeded, thread};
 use buttress_block::Device;
-use buttress_fs::{Filesystem, MakeOptions, MountOptions};
+use buttress_fs::{Filesystem, MakeOptions, MountOptions, NewInode};
 use buttress_remote::store::simulated::{SimStore, Weather};
 use buttress_remote::store::watched::{Request, Watched};
 use buttress_remote::store::{Store, StoreError};
@@ -68,7 +68,7 @@ fn fill() -> Arc<SimStore> {
     Filesystem::make(&*device, &make).expect("a volume");
     let options = MountOptions::parse("rw,noatime,commit=3000").expect("options");
     let fs = Filesystem::open(vec![device.clone()], options).expect("a mount");
-    let create = |name: &[u8]| fs.root().create(name, 0o644, 0, 0, 0).expect("a file");
+    let create = |name: &[u8]| fs.root().create(name, NewInode::file(0o644)).expect("a file");
     let whole = create(b"whole");
     for at in 0..40 {
         whole.write_at(at * MIB, &pattern(at, MIB as usize)).expect("a write");

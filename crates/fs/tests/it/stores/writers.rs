@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
-use buttress_fs::{Filesystem, MountOptions};
+use buttress_fs::{Filesystem, MountOptions, NewInode};
 use buttress_remote::store::simulated::Weather;
 use buttress_remote::store::timed::{Crash, TimedStore};
 use buttress_sim::campaign;
@@ -35,7 +35,7 @@ fn work(store: &Arc<TimedStore>, turn: u64, may_end: &AtomicBool) {
     for file in 0..FILES {
         let write = || -> Result<(), String> {
             let words = |error: buttress_fs::Error| error.to_string();
-            let inode = fs.root().create(name(turn, file).as_bytes(), 0o644, 0, 0, 0);
+            let inode = fs.root().create(name(turn, file).as_bytes(), NewInode::file(0o644));
             let inode = inode.map_err(words)?;
             inode.write_at(0, &expected(turn, file)).map_err(words)?;
             inode.sync().map_err(words)
@@ -152,7 +152,7 @@ fn look(crash: &Crash) -> Result<(), String> {
     let fs = open(Arc::clone(&device))?;
     crash.deliver();
     whole(&fs, &crash.marks)?;
-    fs.root().create(b"new", 0o644, 0, 0, 0).map_err(|error| error.to_string())?;
+    fs.root().create(b"new", NewInode::file(0o644)).map_err(|error| error.to_string())?;
     fs.close().map_err(|error| error.to_string())?;
     device.close().map_err(|error| error.to_string())?;
     crate::checker::find_faults(&reader(crash)?)

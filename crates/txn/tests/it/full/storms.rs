@@ -12,7 +12,8 @@ use std::time::Instant;
 use buttress_base::Rng;
 use buttress_block::{FileDevice, OpenOptions};
 use buttress_fs::{
-    FallocateMode, Filesystem, Inode, MountOptions, SetAttr, XattrFlags, make::MakeOptions,
+    FallocateMode, Filesystem, Inode, MountOptions, NewInode, SetAttr, XattrFlags,
+    make::MakeOptions,
 };
 use buttress_sim::campaign;
 use buttress_txn::SpaceKind;
@@ -120,9 +121,9 @@ impl Storm {
 /// Fills the data space with one file, and leaves `left` bytes of the devices for chunks of `chunk`
 /// bytes. Makes another file to be cloned.
 fn fill_but(fs: &Filesystem, chunk: u64, left: u64) {
-    let shared = fs.root().create(b"shared", 0o100_644, 0, 0, 0).expect("a file");
+    let shared = fs.root().create(b"shared", NewInode::file(0o644)).expect("a file");
     assert!(put(&shared, SHARED, false), "there is room");
-    let filler = fs.root().create(b"filler", 0o100_644, 0, 0, 0).expect("a file");
+    let filler = fs.root().create(b"filler", NewInode::file(0o644)).expect("a file");
     let mut at = 0;
     for piece in [16_u64 << 20, 1 << 20] {
         let may = || {
@@ -178,7 +179,7 @@ fn share(fs: &Filesystem) -> usize {
 fn take_leaves(dir: &Inode, value: &[u8], wants_more: impl Fn(usize) -> bool) -> usize {
     let mut count = 0;
     while wants_more(count)
-        && let Some(file) = full(dir.create(&number(count), 0o100_644, 0, 0, 0))
+        && let Some(file) = full(dir.create(&number(count), NewInode::file(0o644)))
     {
         full(file.set_xattr(LEAF.0, value, XattrFlags::default()));
         count += 1;
@@ -413,11 +414,11 @@ fn cut_of_nothing_commits() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = checker::volume(dir.path(), 128 << 20, &MakeOptions::default());
     let fs = open(&path);
-    let file = fs.root().create(b"empty", 0o100_644, 0, 0, 0).expect("a file");
+    let file = fs.root().create(b"empty", NewInode::file(0o644)).expect("a file");
     fill_but(&fs, 0, 0);
     crowd(&fs, Nodes::Few);
     let mut names = 0;
-    while full(fs.root().create(format!("{names}").as_bytes(), 0o100_644, 0, 0, 0)).is_some() {
+    while full(fs.root().create(format!("{names}").as_bytes(), NewInode::file(0o644))).is_some() {
         names += 1;
     }
     // From now on reservations include copies of nodes, and no reservation fits any more.

@@ -5,7 +5,7 @@
 use buttress_format::{DeviceId, Profile};
 use buttress_fs::{
     BalanceOptions, Codec, Defragment, FallocateMode, Filesystem, Filter, Inode, InodeFlags,
-    XattrFlags,
+    NewInode, XattrFlags,
 };
 use buttress_interop::linux::Mount;
 use buttress_interop::sample::{noise, words};
@@ -18,7 +18,7 @@ fn folder(filesystem: &Filesystem) -> Inode {
 }
 
 fn file(dir: &Inode, name: &str, content: &[u8]) -> Inode {
-    let file = dir.create(name.as_bytes(), 0o100_644, 0, 0, 0).expect("a file");
+    let file = dir.create(name.as_bytes(), NewInode::file(0o644)).expect("a file");
     file.write_at(0, content).expect("a write");
     file
 }

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, ops::ControlFlow};
 
 use buttress_base::Rng;
-use buttress_fs::{Error, Inode, NameError, SetAttr, XattrFlags};
+use buttress_fs::{Error, Inode, NameError, NewInode, SetAttr, XattrFlags};
 
 use super::super::{Kept, content, full, verify};
 
@@ -118,7 +118,7 @@ impl Folder {
 
     fn create(&mut self, rng: &mut Rng) {
         let name = self.next_name();
-        let Some(file) = full(self.dir.create(name.as_bytes(), 0o100_644, 0, 0, 0)) else {
+        let Some(file) = full(self.dir.create(name.as_bytes(), NewInode::file(0o644))) else {
             return;
         };
         let has_leaf = self.filled == Filled::Metadata && rng.chance(1, 2);
@@ -174,7 +174,7 @@ impl Folder {
             false => (rng.choose(&self.shared).expect("one is live").clone(), SHARED),
         };
         let name = self.next_name();
-        let Some(clone) = full(self.dir.create(name.as_bytes(), 0o100_644, 0, 0, 0)) else {
+        let Some(clone) = full(self.dir.create(name.as_bytes(), NewInode::file(0o644))) else {
             return;
         };
         if full(source.clone_range(0, &clone, 0, 0)).is_none() {
