@@ -30,7 +30,8 @@ pub use buttress_fs::{
     Account, Accounts, BalanceOptions, BalanceProgress, Cost, DeviceCounts, DeviceInfo,
     DeviceTrust, Filter, FlushState, FlushSteps, Info, KindUsage, Logical, PageStats, Preempt,
     Reach, Refusal, ScrubOptions, ScrubProgress, SpaceKind, SpaceStats, StatFs, Stats, StepFigures,
-    Steps, SubvolumeInfo, TrimOptions, TrimProgress, Usage, Waits, WaitsByQueue,
+    Steps, SubvolumeInfo, TrimOptions, TrimProgress, Usage, Uuid, WaitingBytes,
+    Waits, WaitsByQueue,
 };
 
 use crate::error::{Context, Result};
@@ -94,6 +95,68 @@ impl<'f> Admin<'f> {
     /// `Io`, `ReadOnly`.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
         self.fs.add_device(device).context("add device", Path::new(TOP))
+    }
+
+    /// Moves all data off a device, and removes the device from the volume. The device may be
+    /// missing. `progress` returns false to stop: the device then stays.
+    ///
+    /// # Errors
+    ///
+    /// `StorageFull`; `InvalidInput` if too few devices would be left for the profiles; `Busy`
+    /// during other work on the devices, or if `progress` returned false.
+    pub fn remove_device(
+        &self,
+        id: DeviceId,
+        progress: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<()> {
+        self.fs.remove_device(id, progress).context("remove device", Path::new(TOP))
+    }
+
+    /// Replaces a device, which may be missing, by a new one. The data on the new device is lost.
+    /// Returns the damage that was found. `progress` returns false to stop: the old device then
+    /// stays.
+    ///
+    /// # Errors
+    ///
+    /// `StorageFull` for a device that is smaller; `Busy` during other work on the devices, or if
+    /// `progress` returned false.
+    pub fn replace_device(
+        &self,
+        id: DeviceId,
+        new: Arc<dyn Device>,
+        progress: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<ScrubProgress> {
+        self.fs.replace_device(id, new, progress).context("replace device", Path::new(TOP))
+    }
+
+    /// Ends a replacement that was interrupted, here or in Linux, if the volume was opened with the
+    /// new device. Background threads do so at opening. Returns the damage that was found, or
+    /// `None` if there is nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Admin::replace_device`].
+    pub fn resume_replace(
+        &self,
+        progress: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<Option<ScrubProgress>> {
+        self.fs.resume_replace(progress).context("replace device", Path::new(TOP))
+    }
+
+    /// Changes how many bytes of a device the volume uses. Data past a smaller size is moved first.
+    /// `progress` returns false to stop: the device then keeps its size.
+    ///
+    /// # Errors
+    ///
+    /// `StorageFull`; `InvalidInput` for a size below 16 MiB or past the end of the device; `Busy`
+    /// during other work on the devices, or if `progress` returned false.
+    pub fn resize_device(
+        &self,
+        id: DeviceId,
+        bytes: u64,
+        progress: &mut dyn FnMut(&BalanceProgress) -> bool,
+    ) -> Result<()> {
+        self.fs.resize_device(id, bytes, progress).context("resize device", Path::new(TOP))
     }
 
     /// Reads every copy of all space in use and repairs bad copies. `progress` returns false to

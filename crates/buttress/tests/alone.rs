@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress::admin::{
     Account, Accounts, BlockGroupFlags, Chunk, CompatRo, Cost, CsumType, DevStats, DeviceCounts,
     DeviceItem, DeviceTrust, Filter, Incompat, Key, Kind, KindUsage, Logical, PageStats, Preempt,
-    Profile, Refusal, RootBackup, SpaceKind, Stats, Steps, Stripe, Superblock, Usage, WaitsByQueue,
+    Profile, Refusal, RootBackup, SpaceKind, Stats, Steps, Stripe, Superblock, Usage, Uuid, WaitingBytes,
+    WaitsByQueue,
 };
 use buttress::device::{Class, Content, Error, Extent, Operation, Read, Space, Write};
 use buttress::make::Features;
@@ -199,7 +200,8 @@ fn results_have_names() {
     let trust: DeviceTrust = devices[0].trust;
     assert!(item.total_bytes == LEN && stats.counts == [0; 5] && trust == DeviceTrust::Whole);
 
-    let SpaceStats { accounts, engine, last_refusal, preempt, pages, .. } = fs.admin().space();
+    let SpaceStats { accounts, waiting_bytes, engine, last_refusal, preempt, pages, .. } =
+        fs.admin().space();
     let accounts: Accounts = accounts;
     let (data, cost): (Account, Cost) = (accounts.data, accounts.outstanding);
     let refusal: Option<Refusal> = last_refusal;
@@ -207,8 +209,72 @@ fn results_have_names() {
     let engine: Stats = engine;
     let (waits, steps): (WaitsByQueue, Steps) = (engine.waits, engine.walked);
     assert!(data.kind == SpaceKind::Data && data.used >= 3 << 20 && cost.items == 0);
+    assert_eq!(waiting_bytes, WaitingBytes::default());
     assert!(refusal.is_none() && preempt.is_on() && engine.commits > 0 && steps.nodes > 0);
     assert!(waits.of_kind(SpaceKind::Data).granted == 0 && pages.bytes <= LEN);
+}
+
+/// Devices are added, resized, replaced and removed. The content stays.
+#[test]
+fn devices_come_and_go() {
+    let fs = volume_on(&Own::new());
+    fs.write("/file", vec![7; 3 << 20]).expect("written");
+    let admin = fs.admin();
+    let added = admin.add_device(Arc::new(MemoryDevice::named("second", LEN))).expect("added");
+    assert_eq!(added, DeviceId(2));
+    admin.resize_device(added, LEN / 2, &mut |_| true).expect("resized");
+    assert_eq!(admin.devices()[1].item.total_bytes, LEN / 2);
+    let error = admin.resize_device(added, 1 << 20, &mut |_| true).expect_err("too small");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+
+    let third = Arc::new(MemoryDevice::named("third", LEN));
+    let found = admin.replace_device(DeviceId(1), third, &mut |_| true).expect("replaced");
+    assert!(!found.has_errors(), "{found:?}");
+    admin.remove_device(added, &mut |_| true).expect("removed");
+    let names: Vec<_> = admin.devices().into_iter().map(|device| device.name).collect();
+    assert_eq!(names, ["third"]);
+    let error = admin.remove_device(DeviceId(1), &mut |_| true).expect_err("the last one");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(fs.read("/file").expect("read"), vec![7; 3 << 20]);
+}
+
+/// A replacement that a crash interrupted is ended when the program asks for it.
+#[test]
+fn an_interrupted_replacement_is_ended() {
+    let [old, new] = ["old", "new"].map(|name| Arc::new(MemoryDevice::named(name, LEN)));
+    let fs = CreateOptions::new(LEN).create_on(old.clone()).expect("made");
+    fs.write("/file", vec![7; 24 << 20]).expect("written");
+    assert!(fs.admin().resume_replace(&mut |_| true).expect("nothing to do").is_none());
+    let mut crashed = None;
+    let replaced = fs.admin().replace_device(DeviceId(1), new.clone(), &mut |progress| {
+        if progress.moved > 0 {
+            crashed.get_or_insert_with(|| [old.fork(), new.fork()]);
+        }
+        true
+    });
+    replaced.expect("replaced");
+
+    let devices = crashed.expect("bytes were copied").map(|it| Arc::new(it) as Arc<dyn Device>);
+    let fs = OpenOptions::new().open_devices(devices.to_vec()).expect("opened");
+    let found = fs.admin().resume_replace(&mut |_| true).expect("the rest");
+    assert!(!found.expect("a replacement").has_errors());
+    let names: Vec<_> = fs.admin().devices().into_iter().map(|device| device.name).collect();
+    assert_eq!(names, ["new"]);
+    assert_eq!(fs.read("/file").expect("read"), vec![7; 24 << 20]);
+}
+
+/// A snapshot names its source by the uuid.
+#[test]
+fn subvolumes_have_uuids() {
+    let fs = volume_on(&Own::new());
+    fs.create_subvolume("/plans").expect("made");
+    fs.create_snapshot("/plans", "/monday", true).expect("taken");
+    let all = fs.admin().subvolumes().expect("listed");
+    let of = |path: &[u8]| all.iter().find(|one| one.path == path).expect("listed");
+    let plans: Uuid = of(b"plans").uuid;
+    assert_eq!(plans.to_string().len(), 36);
+    assert_eq!((of(b"plans").parent_uuid, of(b"monday").parent_uuid), (None, Some(plans)));
+    assert_ne!(of(b"monday").uuid, plans);
 }
 
 /// A new file has its owner from the options. Pipes, sockets and devices keep their kind, also

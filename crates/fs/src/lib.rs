@@ -118,7 +118,7 @@ pub use buttress_txn::{
     Account, Accounts, Cost, FlushState, FlushSteps, GroupsRead, HeldCommit, KindUsage, Preempt,
     Reach, Refusal, SpaceKind, Stats, StepFigures, Usage, Waits, WaitsByQueue,
 };
-pub use buttress_volume::{DeviceTrust, Parity, Stats as IoStats, holds_seed};
+pub use buttress_volume::{DeviceTrust, Parity, Stats as IoStats, Uuid, holds_seed};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use inspect::{Searched, TreeItem};
@@ -126,7 +126,7 @@ pub use make::{MakeOptions, MakeReport};
 pub use ops::{NameChange, NameDir, NewInode, PreserveTimes, VerityOptions};
 pub use options::{Atime, MountOptions, OPTION_NAMES, unknown as unknown_option};
 pub use quota::{QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, QuotaUse, Quotas};
-pub use space_stats::SpaceStats;
+pub use space_stats::{SpaceStats, WaitingBytes};
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 pub use subvolume::ReceivedUuid;
 pub use upkeep::{BalanceStatus, ReplaceState, ReplaceStatus, Stopped};

@@ -14,8 +14,8 @@ use crate::filesystem::Filesystem;
 pub struct SpaceStats {
     /// All accounts.
     pub accounts: Accounts,
-    /// Bytes of data and of metadata that callers wait for now.
-    pub waiting_bytes: (u64, u64),
+    /// Bytes that callers wait for now.
+    pub waiting_bytes: WaitingBytes,
     /// Counts of the engine, including waits for space.
     pub engine: Stats,
     /// The last time that a caller was refused space.
@@ -44,6 +44,15 @@ pub struct SpaceStats {
     pub drain_rate: u64,
 }
 
+/// Bytes that callers wait for, by kind of space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitingBytes {
+    /// Bytes of data.
+    pub data: u64,
+    /// Bytes of metadata.
+    pub metadata: u64,
+}
+
 impl Filesystem {
     /// The steps of each loop of maintenance since the mount, with their bounds.
     #[must_use]
@@ -57,10 +66,10 @@ impl Filesystem {
         let mount = self.mount();
         SpaceStats {
             accounts: mount.engine.reservations().accounts(),
-            waiting_bytes: (
-                mount.engine.queues().waiting_bytes(SpaceKind::Data),
-                mount.engine.queues().waiting_bytes(SpaceKind::Metadata),
-            ),
+            waiting_bytes: WaitingBytes {
+                data: mount.engine.queues().waiting_bytes(SpaceKind::Data),
+                metadata: mount.engine.queues().waiting_bytes(SpaceKind::Metadata),
+            },
             engine: mount.engine.statistics(),
             last_refusal: mount.engine.last_refusal(),
             preempt: mount.options.baselines.preempt,

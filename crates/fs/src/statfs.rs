@@ -2,7 +2,7 @@
 
 use buttress_format::{DevStats, DeviceId, DeviceItem, Generation, Superblock, TreeId};
 use buttress_txn::Usage;
-use buttress_volume::DeviceTrust;
+use buttress_volume::{DeviceTrust, Uuid};
 
 /// The result of `statfs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,9 +35,9 @@ pub struct SubvolumeInfo {
     /// Whether the subvolume refuses changes.
     pub read_only: bool,
     /// The subvolume's uuid.
-    pub uuid: [u8; 16],
-    /// Uuid of the source if this subvolume was made as a snapshot. Otherwise zero.
-    pub parent_uuid: [u8; 16],
+    pub uuid: Uuid,
+    /// Uuid of the source if this subvolume was made as a snapshot.
+    pub parent_uuid: Option<Uuid>,
 }
 
 /// One device of a mounted volume.

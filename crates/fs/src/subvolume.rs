@@ -10,6 +10,7 @@ use buttress_items::subvolume_items::{
 };
 use buttress_items::{Batch, Change, Error, InodeId, NOW, NameError, Result, names, roots};
 use buttress_txn::{Cost, ReserveClass, cost_of_copies};
+use buttress_volume::Uuid;
 
 use crate::filesystem::Filesystem;
 use crate::open;
@@ -332,7 +333,7 @@ fn info(tree: TreeId, parent: Option<TreeId>, path: Vec<u8>, item: &RootItem) ->
         path,
         generation: item.generation,
         read_only: item.flags & RootFlags::READONLY != 0,
-        uuid: item.uuid,
-        parent_uuid: item.parent_uuid,
+        uuid: Uuid(item.uuid),
+        parent_uuid: (item.parent_uuid != [0; 16]).then_some(Uuid(item.parent_uuid)),
     }
 }

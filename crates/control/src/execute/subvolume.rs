@@ -274,8 +274,7 @@ fn show(fs: &Filesystem, at: &PathInVolume) -> Result<Shown> {
     let facts = facts(&item, &name, tree, top);
     lines.extend(facts.iter().map(|(what, value)| format!("\t{what}: {}{value}", tabs(what))));
     lines.push("\tSnapshot(s):".to_owned());
-    let is_snapshot =
-        |other: &&SubvolumeInfo| other.parent_uuid == item.uuid && item.uuid != [0; 16];
+    let is_snapshot = |other: &&SubvolumeInfo| other.parent_uuid == Some(info.uuid);
     let mut snapshots: Vec<_> = all.iter().filter(is_snapshot).collect();
     // The order of `btrfs`: a subvolume, then the subvolumes inside it, then its neighbours.
     let parents = all.iter().map(|info| (info.tree, info.parent)).collect();

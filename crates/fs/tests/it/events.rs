@@ -16,7 +16,7 @@ use std::time::Duration;
 use buttress_base::Rng;
 use buttress_fs::{
     ErrorKind, FallocateMode, Filesystem, FlushState, Reach, SetAttr, SpaceKind, SpaceStats,
-    StepFigures,
+    StepFigures, WaitingBytes,
 };
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
@@ -359,7 +359,8 @@ fn figures_are_what_was_told() {
     assert!(waits.granted > 0 && waits.granted_bytes > 0, "{waits:?}");
     let served: u64 = stats.engine.steps.rows().map(|(.., figures)| figures.served).sum();
     assert!(served > 0, "{:?}", stats.engine.steps);
-    assert_eq!((stats.waiting_bytes, stats.accounts.waiting), ((0, 0), (0, 0)));
+    assert_eq!(stats.waiting_bytes, WaitingBytes::default());
+    assert_eq!(stats.accounts.waiting, (0, 0));
 
     let refusal = stats.last_refusal.expect("a request was refused");
     let told = heard("buttress::enospc").pop().expect("it was told");
