@@ -141,6 +141,7 @@ impl Site {
     }
 
     /// A place in a bucket of a service, for tests.
+    #[cfg(feature = "simulated")]
     #[must_use]
     pub fn in_buckets(buckets: Arc<Buckets>, prefix: &str, options: Options) -> Self {
         let store = Arc::clone(&buckets) as Arc<dyn Store>;
@@ -161,11 +162,12 @@ impl Site {
         Chain { store, names: Names::new(&self.prefix), place: self.place.clone() }
     }
 
-    /// Says whether there is a volume.
+    /// Says whether there is a volume, for tests.
     ///
     /// # Errors
     ///
     /// Those of the store.
+    #[cfg(feature = "simulated")]
     pub fn has_volume(&self) -> Result<bool> {
         Ok(self.chain().at_opening().head()?.is_some())
     }

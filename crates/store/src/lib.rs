@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! [`Objects`] are real stores: a folder of this machine, or buckets and containers of a cloud.
-//! [`simulated`] and [`timed`] are stores in memory with faults from a seed, for tests. The crate
-//! knows nothing of volumes.
+//! With the feature `simulated`, `simulated` and `timed` are stores in memory with faults from a
+//! seed, for tests. The crate knows nothing of volumes.
 //!
 //! # Invariants
 //!
@@ -19,7 +19,9 @@ pub mod buckets;
 #[cfg(feature = "clouds")]
 mod clouds;
 mod objects;
+#[cfg(any(test, feature = "simulated"))]
 pub mod simulated;
+#[cfg(any(test, feature = "simulated"))]
 pub mod timed;
 pub mod watched;
 
