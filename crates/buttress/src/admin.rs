@@ -30,8 +30,8 @@ pub use buttress_fs::{
     Account, Accounts, BalanceOptions, BalanceProgress, Cost, DeviceCounts, DeviceInfo,
     DeviceTrust, Filter, FlushState, FlushSteps, Info, KindUsage, Logical, PageStats, Preempt,
     Reach, Refusal, ScrubOptions, ScrubProgress, SpaceKind, SpaceStats, StatFs, Stats, StepFigures,
-    Steps, SubvolumeInfo, TrimOptions, TrimProgress, Usage, Uuid, WaitingBytes,
-    Waits, WaitsByQueue,
+    Steps, SubvolumeInfo, TrimOptions, TrimProgress, Usage, Uuid, WaitingBytes, Waits,
+    WaitsByQueue,
 };
 
 use crate::error::{Context, Result};

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress::admin::{
     Account, Accounts, BlockGroupFlags, Chunk, CompatRo, Cost, CsumType, DevStats, DeviceCounts,
     DeviceItem, DeviceTrust, Filter, Incompat, Key, Kind, KindUsage, Logical, PageStats, Preempt,
-    Profile, Refusal, RootBackup, SpaceKind, Stats, Steps, Stripe, Superblock, Usage, Uuid, WaitingBytes,
-    WaitsByQueue,
+    Profile, Refusal, RootBackup, SpaceKind, Stats, Steps, Stripe, Superblock, Usage, Uuid,
+    WaitingBytes, WaitsByQueue,
 };
 use buttress::device::{Class, Content, Error, Extent, Operation, Read, Space, Write};
 use buttress::make::Features;

@@ -144,8 +144,7 @@ impl Site {
     #[cfg(feature = "simulated")]
     #[must_use]
     pub fn in_buckets(buckets: Arc<Buckets>, prefix: &str, options: Options) -> Self {
-        let store = Arc::clone(&buckets) as Arc<dyn Store>;
-        Self { buckets: Some(buckets), ..Self::in_store(store, prefix, options) }
+        Self { buckets: Some(Arc::clone(&buckets)), ..Self::in_store(buckets, prefix, options) }
     }
 
     /// How this place names a prefix that `other` calls `prefix`.

@@ -52,7 +52,7 @@ impl LogHold<'_> {
                     return Ok(extent.start);
                 }
                 AllocOutcome::NeedsLoading(group) => {
-                    self.storage.load_or_exclude(self.commits, &group)
+                    self.storage.load_or_exclude(self.commits, &group);
                 }
                 AllocOutcome::Full { .. } => return Err(Error::NoSpace("a log")),
             }

@@ -1,12 +1,14 @@
-# Runs a page of the guide on a copy of this machine's files. `cargo xtask guide` starts it by unshare(1), with a mount
-# namespace and a process namespace of its own: all that the page changes, mounts or leaves running ends with them.
+# Runs a page of the guide on a copy of this machine's files. `cargo xtask guide` starts it by
+# unshare(1), with a mount namespace and a process namespace of its own. What the page changes,
+# mounts or leaves running ends with them.
 #
-# Parameters: the folder to work in, which has the script and its prelude; the program; the folder of units of systemd.
+# Parameters: the folder to work in, which has the script and its prelude; the program; the folder
+# of units of systemd.
 set -euo pipefail
 work=$1 program=$2 units=$3
 
-# The namespace has copies of the mounts of tests, which keep their servers and devices from ending. The standard input
-# is the lock that tests wait for while there are copies.
+# The namespace has copies of the mounts of tests, which keep their servers and devices from ending.
+# The standard input is the lock that tests wait for while there are copies.
 list=$(cat /proc/self/mountinfo)
 while read -r _ _ _ _ place _ rest; do
     case "$rest" in

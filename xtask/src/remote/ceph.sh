@@ -1,5 +1,6 @@
-# Volumes in buckets of a real Ceph: one monitor, three OSDs in memory with two copies of each object, and the gateway.
-# Without systemd, without authentication inside, on the loopback alone. One OSD is killed under load and comes back.
+# Volumes in buckets of a real Ceph: one monitor, three OSDs in memory with two copies of each
+# object, and the gateway. There is no systemd and no authentication inside, and only the loopback
+# is used. One OSD is killed under load and comes back.
 set -euo pipefail
 seconds=$1 port=$2 gateway=$(($2 + 80))
 for program in ceph ceph-mon ceph-osd radosgw radosgw-admin monmaptool curl openssl; do

@@ -5,8 +5,8 @@
 //! - An invariant is declared once in the header of its file, as `- **K1** ...`.
 //! - A name of an invariant stands in parentheses, or at the head of a comment or of an assertion's
 //!   text. A plain name is declared in the same file. An invariant of another file has the whole
-//!   path of its module before it: within the crate as in `commit::W2`, and from another crate with
-//!   the crate's name, as in `txn::commit::W2`. Exactly one module of that path declares it.
+//!   path of its module before it, and from another crate also the crate's name: `txn::commit::W2`.
+//!   Exactly one module of that path declares it.
 //! - Every rank of the order of locks is used. A lock without a rank has the reason in its comment.
 
 use std::collections::{BTreeMap, BTreeSet};

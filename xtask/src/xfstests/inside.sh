@@ -3,7 +3,7 @@
 # unshare(1). Everything that it changes outside of its folder ends with the namespace.
 #
 # Environment: CHECKOUT (xfstests, built), WORK (a folder for this run), BUTTRESS (the program),
-# OPTIONS (of mount(8)), TEST_DEV, SCRATCH_DEV (block devices or image files), NAME (such as
+# OPTIONS (of mount(8)). TEST_DEV, SCRATCH_DEV (block devices or image files). NAME (such as
 # generic/001).
 set -euo pipefail
 

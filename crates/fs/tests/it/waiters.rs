@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use buttress_base::activity::{self, Cause};
 use buttress_block::{Device, Error};
-use buttress_fs::Filesystem;
+use buttress_fs::{Filesystem, NewInode};
 
 use crate::devices::{Hook, Hooked};
 use crate::volume::{file_with, memory, mount_with};
 
 /// The number that these tests give to their requests.
 const OPERATION: u32 = 42;
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// So many names that a directory takes several leaves.
 const NAMES: usize = 3000;
 
@@ -74,7 +74,7 @@ fn wait_of(name: &str) -> Option<(Cause, u64)> {
 fn until_it_waits(name: &str, cause: Cause, number: u64) {
     let since = Instant::now();
     while wait_of(name) != Some((cause, number)) {
-        assert!(since.elapsed() < PATIENCE, "{name} waits for {:?}", wait_of(name));
+        assert!(since.elapsed() < WAIT_MAX, "{name} waits for {:?}", wait_of(name));
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -124,14 +124,14 @@ fn new_names_wait_for_the_lock_of_their_directory() {
     let below = memory(256);
     let (_, fs) = gated(&below);
     for number in 0..NAMES {
-        fs.root().create(format!("{number}").as_bytes(), 0o644, 0, 0, 0).expect("made");
+        fs.root().create(format!("{number}").as_bytes(), NewInode::file(0o644)).expect("made");
     }
     fs.close().expect("closed");
     let (gate, fs) = gated(&below);
     let top = fs.root();
     let create = |name: &'static [u8]| {
         let top = &top;
-        Box::new(move || drop(top.create(name, 0o644, 0, 0, 0).expect("made")))
+        Box::new(move || drop(top.create(name, NewInode::file(0o644)).expect("made")))
     };
     while_it_is_shut(
         &gate.hook,
