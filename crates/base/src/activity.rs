@@ -28,6 +28,7 @@ use std::sync::atomic;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
+use parking_lot::Mutex as PlainMutex;
 
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{clock, thread};
@@ -161,7 +162,7 @@ struct Entry {
 
 /// The threads of this process that ever had something to do. A slot outlives its thread, and a
 /// later thread takes it. Unranked: no lock is taken under it.
-static SLOTS: parking_lot::Mutex<Vec<Entry>> = parking_lot::Mutex::new(Vec::new());
+static SLOTS: PlainMutex<Vec<Entry>> = PlainMutex::new(Vec::new());
 
 /// The begin of all times in slots.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
