@@ -97,6 +97,8 @@ impl Core {
         let mut at = offset;
         let end = offset + buf.len() as u64;
         let mut waited = false;
+        // The waits of one piece are one wait, however often this thread looks.
+        let mut waiting = None;
         while at < end {
             self.check()?;
             let block = OriginBlock(at >> self.geometry.block_shift());
@@ -105,9 +107,15 @@ impl Core {
             let piece = &buf[(at - offset) as usize..(piece_end - offset) as usize];
             let (done, why) = self.write_piece(at, piece, admits)?;
             at += done;
+            if done > 0 {
+                waiting = None;
+            }
             match why {
                 Stop::Done => {}
-                Stop::Again => self.wait_for_filler(OriginBlock(at >> self.geometry.block_shift())),
+                Stop::Again => {
+                    waiting.get_or_insert_with(|| activity::wait(Cause::Cache));
+                    self.wait_for_filler(OriginBlock(at >> self.geometry.block_shift()));
+                }
                 Stop::Bypass if self.may_bypass(admits) => {
                     let piece = &buf[(at - offset) as usize..(piece_end - offset) as usize];
                     at += self.write_uncached(at, piece)?;
@@ -117,6 +125,7 @@ impl Core {
                         self.counters.writes_blocked.add(1);
                         waited = true;
                     }
+                    waiting.get_or_insert_with(|| activity::wait(Cause::Cache));
                     self.make_room()?;
                 }
             }
@@ -342,7 +351,6 @@ impl Core {
         let is_filling =
             shard.find(block).is_some_and(|versions| versions.newest().state == State::Filling);
         if is_filling || self.is_around(block) {
-            let _waiting = activity::wait(Cause::Cache);
             shard.wait_for(self.index.signal(block), WAIT);
         }
     }

@@ -74,9 +74,11 @@ pub(crate) fn stop(mount: &Mount) {
 /// space of the groups that will be used.
 fn load(mount: &Mount) {
     let loader = Loader::attach(Arc::clone(&mount.engine));
+    let busy = activity::busy();
     if mount.engine.know_groups().is_err() {
         return;
     }
+    drop(busy);
     while !mount.stop.is_set() {
         loader.work(LOAD_PERIOD);
     }

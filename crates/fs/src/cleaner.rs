@@ -14,8 +14,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress_base::interrupt;
 use buttress_base::sync::{Mutex, MutexGuard};
+use buttress_base::{activity, interrupt};
 use buttress_data::{File, Files};
 use buttress_format::TreeId;
 use buttress_items::{InodeId, Result, orphan};
@@ -75,6 +75,7 @@ impl Cleaner {
     /// Cleans until the queue stops.
     pub(crate) fn run(&self) {
         while let Some(work) = self.inodes.cleaning().next(|tree| self.is_used(tree)) {
+            let _busy = activity::busy();
             self.clean(work);
         }
     }

@@ -241,6 +241,7 @@ impl Engine {
     /// [`commit`](Self::commit).
     pub fn commit_while_wanted(&self) -> Result<Generation> {
         let wanted = self.commits().peek().generation();
+        let mut waiting = None;
         while interrupt::has_token()
             && self.commits().published() < wanted
             && self.commits().peek().frozen().is_some()
@@ -249,9 +250,10 @@ impl Engine {
             if interrupt::is_interrupted() {
                 return Err(self.interrupted());
             }
-            let _waiting = activity::wait(Cause::Commit);
+            waiting.get_or_insert_with(|| activity::wait(Cause::Commit));
             buttress_base::thread::sleep(OWN_SLICE);
         }
+        drop(waiting);
         if self.commits().published() >= wanted {
             return Ok(self.commits().published());
         }

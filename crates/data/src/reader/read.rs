@@ -13,6 +13,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use buttress_base::activity::{self, Cause};
 use buttress_base::{AlignedBuf, interrupt};
 use buttress_format::{Extent, Logical};
 use buttress_txn::{Csums, View};
@@ -235,6 +236,8 @@ impl Reader {
         let window = if source.file.long_reads.take_turn() { window } else { 0 };
         let limit = self.params.ceil(end + window).min(reach);
         let mut at = run.disk;
+        // The waits for one run are one wait, however often this thread looks.
+        let mut waiting = None;
         while at < end {
             let first = self.params.floor(at);
             let want = (limit - first).min(batch);
@@ -273,11 +276,13 @@ impl Reader {
                             let _ = self.load(source, next, Purpose::Later);
                         }
                     }
+                    waiting.get_or_insert_with(|| activity::wait(Cause::Reader));
                     self.pages.wait(Logical(first));
                     check_cancelled()?;
                     continue;
                 }
             };
+            waiting = None;
             let skip = from + (at - first) as usize;
             let len = (bytes.len() - skip).min((end - at) as usize);
             let place = (at - run.disk) as usize;

@@ -74,10 +74,12 @@ impl Reader {
             }
             self.unpack(source, batch, todo, Purpose::Now, &mut place)?;
             for (part, key) in busy {
+                let mut waiting = None;
                 loop {
                     match self.unpacked.find(key) {
                         UnpackedLookup::Ready(content) => break place(part, &content),
                         UnpackedLookup::Busy => {
+                            waiting.get_or_insert_with(|| activity::wait(Cause::Reader));
                             self.unpacked.wait(key);
                             check_cancelled()?;
                         }

@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use buttress_base::activity::{self, Cause};
 use buttress_format::Logical;
 
 use super::read::check_cancelled;
@@ -34,12 +35,15 @@ impl Reader {
             }
         }
         let mut todo: Vec<_> = std::iter::once(low..high).collect();
+        // The waits for other readers are one wait, however often this thread looks.
+        let mut waiting = None;
         while !todo.is_empty() {
             let mut busy = Vec::new();
             for part in todo {
                 self.read_part(source, run, part, out, &mut busy)?;
             }
             if let Some(first) = busy.first() {
+                waiting.get_or_insert_with(|| activity::wait(Cause::Reader));
                 self.pages.wait(Logical(first.start));
                 check_cancelled()?;
             }
