@@ -108,6 +108,12 @@ impl Failure {
         matches!(cause, Some(buttress_block::Error::Locked { .. }))
     }
 
+    /// Returns whether a file is no device because it is empty.
+    pub fn is_empty_file(&self) -> bool {
+        let cause = self.source.as_ref().and_then(|cause| cause.downcast_ref());
+        matches!(cause, Some(buttress_block::Error::Empty { .. }))
+    }
+
     /// Returns whether a request ended the work. A server sends only the text of an error.
     pub fn is_stopped(&self) -> bool {
         self.to_string().ends_with(STOPPED)

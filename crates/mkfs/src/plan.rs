@@ -44,7 +44,7 @@ impl<'a> Places<'a> {
     }
 
     /// Returns the device and inode numbers of the existing files.
-    fn identities(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn identities(&self) -> Vec<(u64, u64)> {
         let found = self.paths.iter().filter_map(|path| host_file(path).metadata().ok());
         found.map(|metadata| (metadata.dev(), metadata.ino())).collect()
     }
@@ -164,7 +164,7 @@ pub(crate) fn open_all(
             Change::Grown { is_empty } => match open(path, None) {
                 Ok(device) => check(path, &*device).map(|()| None)?,
                 // An empty file is no device yet.
-                Err(failure) if is_empty && !failure.is_locked() => None,
+                Err(failure) if is_empty && failure.is_empty_file() => None,
                 Err(failure) => return Err(failure),
             },
         };

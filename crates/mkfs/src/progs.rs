@@ -21,6 +21,7 @@ mod refuse;
 mod report;
 mod said;
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
@@ -34,7 +35,7 @@ use self::line::Line;
 use self::refuse::{check_count, check_len, check_profiles, expect_there, holds, least_len, warn};
 use self::said::Said;
 use crate::args::Args;
-use crate::exit::{Context, Failure, Result};
+use crate::exit::{Context, Exit, Failure, Result};
 use crate::fill;
 use crate::log;
 use crate::plan::Plan;
@@ -148,6 +149,11 @@ fn make(args: &Args, plan: &Plan<'_>, chosen: &features::Chosen, said: &Said<'_>
         }
     }
     check_profiles(args)?;
+    // A caller's lock excludes no second opening.
+    let there = plan.places.identities();
+    if there.iter().collect::<HashSet<_>>().len() < there.len() {
+        return Err(Failure::new(Exit::Failure, "a device is in use: it is given twice"));
+    }
     let callers = held::Callers::find();
     let mut held = Vec::with_capacity(paths.len());
     for path in paths {

@@ -400,9 +400,11 @@ fn a_caller_may_hold_the_lock_by_a_descriptor() {
     }
     let metadata = std::fs::metadata(bench.path("a")).expect("a file");
     assert_eq!(std::os::unix::fs::MetadataExt::blocks(&metadata), 0);
-    // The lock on a device that is given twice is no lock of a caller.
-    let (said, code) = script(&bench, &ours, "$0 -f a a");
-    assert!(code == Some(1) && said.contains("in use"), "{said}");
+    // A device is given twice, also below a caller's lock.
+    for text in ["$0 -f a a", "flock a $0 -f a a"] {
+        let (said, code) = script(&bench, &ours, text);
+        assert!(code == Some(1) && said.contains("in use"), "{text}: {said}");
+    }
 }
 
 /// A standard output that is closed, full, or without a reader loses no volume.
