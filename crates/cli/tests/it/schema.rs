@@ -97,6 +97,12 @@ fn stats_follow_their_schema() {
             buttress_fuse::KINDS.iter().map(|(_, name)| (*name).to_owned()).collect();
         assert_eq!(checker.names(section), kinds, "{section}");
     }
+    let reasons = buttress_fs::CommitReason::ALL.iter();
+    let reasons: BTreeSet<String> =
+        reasons.map(|reason| format!("commit_for_{}", reason.name())).collect();
+    let mut listed = checker.names("fsync");
+    listed.retain(|name| name.starts_with("commit_for_"));
+    assert_eq!(listed, reasons, "the reasons for commits");
     let mut shown: BTreeSet<String> =
         sections.as_object().expect("sections").keys().cloned().collect();
     shown.extend(["cache".to_owned(), "store".to_owned()]);

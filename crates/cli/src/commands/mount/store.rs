@@ -14,7 +14,8 @@ use crate::figures::Figures;
 /// Returns whether a mount option is for volumes in stores.
 pub(super) fn takes(word: &str) -> bool {
     let name = word.split_once('=').map_or(word, |(name, _)| name);
-    MOUNT_OPTION_NAMES.contains(&name)
+    // Lines of an fstab may have the name that `timeout` had before.
+    MOUNT_OPTION_NAMES.contains(&name) || name == "patience"
 }
 
 /// Returns how the command line asks to open the volume.
@@ -85,5 +86,16 @@ impl Shown {
             Some(Ok(Value::Object(figures))) => figures.into_iter().collect(),
             _ => Figures::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::takes;
+
+    #[test]
+    fn former_names_of_options_are_taken() {
+        assert!(takes("timeout=30") && takes("patience=30"));
+        assert!(!takes("compress=zstd") && !takes("follower=1"));
     }
 }
