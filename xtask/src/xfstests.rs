@@ -45,7 +45,7 @@ pub(crate) struct Options {
     #[arg(long)]
     checkout: PathBuf,
     /// How requests reach the server.
-    #[arg(long, alias = "transport", value_enum, default_value = "io-uring")]
+    #[arg(long, alias = "door", value_enum, default_value = "io-uring")]
     transport: Transport,
     /// Mount image files, and not loop devices of them.
     #[arg(long)]

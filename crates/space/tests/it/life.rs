@@ -246,7 +246,9 @@ fn groups_come_and_go_in_any_order() {
     for seed in seeds.clone() {
         let told = std::panic::catch_unwind(|| run(seed, &tally));
         if let Err(panic) = told {
-            eprintln!("again: BUTTRESS_SEED={seed} cargo test -p buttress-space --test it n4_");
+            eprintln!(
+                "again: BUTTRESS_SEED={seed} cargo test -p buttress-space --test it groups_come_and_go"
+            );
             std::panic::resume_unwind(panic);
         }
     }

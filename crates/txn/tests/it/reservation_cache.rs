@@ -223,7 +223,7 @@ fn refills_race_with_releases() {
 fn refills_race_with_releases_in_every_order() {
     use crate::seeds;
 
-    seeds::each(1..33, "e10_refills", |seed| {
+    seeds::each(1..33, "refills_race", |seed| {
         let mib = if seed.is_multiple_of(2) { 160 } else { 1024 };
         seeds::run(seed, move || race(seed, mib, 40));
     });

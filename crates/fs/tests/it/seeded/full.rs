@@ -224,7 +224,7 @@ fn removed_file_gives_its_space_beside_writeback() {
         let device = std::panic::catch_unwind(|| make_room_and_write(seed));
         expect_sound(&device.unwrap_or_else(|panic| {
             eprintln!(
-                "again: BUTTRESS_SEED={seed} cargo test -p buttress-fs --test it what_was_removed"
+                "again: BUTTRESS_SEED={seed} cargo test -p buttress-fs --test it removed_file_gives"
             );
             std::panic::resume_unwind(panic)
         }));
