@@ -2,12 +2,22 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use crate::away::{hide, show, wait_until};
 use crate::live::{Mounted, has};
 use crate::{bench, text};
+
+/// Objects that are hidden. A test that fails shows them again: its reader waits for them.
+struct Hidden(Vec<PathBuf>);
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        show(&self.0);
+    }
+}
 
 /// A program reads from a store that does not answer. `stats` names the operation, the inode, and
 /// the store as the cause, and `top` shows the same on a wide and on a narrow screen. Afterwards
@@ -33,8 +43,8 @@ fn a_read_that_waits_for_a_store_is_shown() {
         let stats: Value = serde_json::from_str(&said).expect("JSON");
         stats["sections"].clone()
     };
-    let hidden = hide(&folder);
     std::thread::scope(|scope| {
+        let hidden = Hidden(hide(&folder));
         let reader = scope.spawn(|| fs::read(&note).expect("the store is back"));
         let found = |sections: &Value| {
             let waiters = sections["waiters"].as_array().expect("a list");
@@ -67,7 +77,9 @@ fn a_read_that_waits_for_a_store_is_shown() {
         assert!(!metrics.contains("buttress_waiters"), "{metrics}");
         let tables = bench.ok(&["stats", place]);
         let is_row = |line: &str| {
-            let has = |word: &str| line.split_whitespace().any(|part| part == word);
+            // The border of a pane stands beside the words.
+            let parts = line.split(|c: char| c.is_whitespace() || c == '│');
+            let has = |word: &str| parts.clone().any(|part| part == word);
             has("read") && has("store") && has(&inode.to_string())
         };
         assert!(tables.lines().any(is_row), "{tables}");
@@ -75,7 +87,7 @@ fn a_read_that_waits_for_a_store_is_shown() {
             let shown = bench.ok(&["top", "--delay", "0.1", "--columns", columns, place]);
             assert!(shown.lines().any(is_row), "{columns} columns: {shown}");
         }
-        show(&hidden);
+        drop(hidden);
         assert!(reader.join().expect("no panic") == content);
     });
     let is_over = || sections()["waiting"]["store"]["threads"] == 0;
