@@ -73,18 +73,15 @@ pub(super) fn script_comment(line: &str) -> Option<&str> {
 fn of_comments(text: &str, comment: impl Fn(&str) -> Option<&str>) -> Prose {
     let mut prose = Prose::default();
     let mut sentence = Sentence::default();
-    let mut code = false;
+    let mut block = Block::default();
     for (index, line) in text.lines().enumerate() {
         let Some(comment) = comment(line.trim_start()) else {
             sentence.end(&mut prose);
             continue;
         };
         prose.lines += 1;
-        if comment.trim_start().starts_with("```") {
-            code = !code;
-            continue;
-        }
-        if code {
+        if block.has(comment) {
+            block.look_at(index + 1, comment, &mut prose);
             continue;
         }
         if line.chars().count() > WIDTH_MAX {
@@ -100,15 +97,12 @@ fn of_comments(text: &str, comment: impl Fn(&str) -> Option<&str>) -> Prose {
 pub(super) fn of_markdown(text: &str, folder: &Path) -> Prose {
     let mut prose = Prose::default();
     let mut sentence = Sentence::default();
-    let mut code = false;
+    let mut block = Block::default();
     for (index, line) in text.lines().enumerate() {
         prose.lines += 1;
-        if line.trim_start().starts_with("```") {
-            code = !code;
+        if block.has(line) {
             sentence.end(&mut prose);
-            continue;
-        }
-        if code {
+            block.look_at(index + 1, line, &mut prose);
             continue;
         }
         let table = line.trim_start().starts_with('|');
@@ -126,6 +120,31 @@ pub(super) fn of_markdown(text: &str, folder: &Path) -> Prose {
     }
     sentence.end(&mut prose);
     prose
+}
+
+/// The fenced block that is being read. Code has words of its own. A block of `text` is a picture
+/// or a table, with the words of a comment.
+#[derive(Default)]
+struct Block {
+    /// What the opening fence says of the content.
+    kind: Option<String>,
+}
+
+impl Block {
+    /// Whether a line is a fence, or lies between two fences.
+    fn has(&mut self, line: &str) -> bool {
+        let Some(kind) = line.trim_start().strip_prefix("```") else {
+            return self.kind.is_some();
+        };
+        self.kind = if self.kind.is_some() { None } else { Some(kind.trim().to_owned()) };
+        true
+    }
+
+    fn look_at(&self, line: usize, text: &str, prose: &mut Prose) {
+        if self.kind.as_deref() == Some("text") {
+            look_for_persons(line, text, prose);
+        }
+    }
 }
 
 /// A sentence that is being read, which may go over several lines.
@@ -220,6 +239,15 @@ mod tests {
         assert_eq!(of_script(&text).persons, [(2, person.to_owned())]);
         let manifest = format!("description = \"A thread {person} waits.\"\n");
         assert_eq!(of_script(&manifest).persons.len(), 1);
+    }
+
+    #[test]
+    fn pictures_are_read_and_code_is_not() {
+        let person = PERSONS[0];
+        let text = format!("```text\n a thread {person} waits\n```\n```sh\n{person}\n```\n");
+        assert_eq!(of_markdown(&text, Path::new(".")).persons, [(2, person.to_owned())]);
+        let comment = text.lines().map(|line| format!("//! {line}\n")).collect::<String>();
+        assert_eq!(of_rust(&comment).persons, [(2, person.to_owned())]);
     }
 
     #[test]
