@@ -229,9 +229,7 @@ impl FileDevice {
 
     fn open_alone(&self, options: OpenOptions) -> Result<Writer, Error> {
         lock::lock(&self.file, &self.path, true)?;
-        if !self.is_block_device {
-            lock::check_not_looped(&self.file, &self.path)?;
-        }
+        lock::check_not_looped(&self.file, &self.path)?;
         // Opens through the descriptor, because the path may name another file by now.
         let own = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         let named = |error| match error {

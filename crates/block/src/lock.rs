@@ -6,11 +6,12 @@
 //! Two descriptors of one process exclude each other like those of two processes. A refusal does
 //! not say which process holds the lock, so this module looks the process up in `/proc/locks`.
 //!
-//! A loop device over the file takes no lock; `check_not_looped` checks for such a loop device.
+//! A loop device over the file takes no lock, and no claim if it lies over a block device.
+//! `check_not_looped` checks for such a loop device.
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -126,7 +127,11 @@ pub(crate) fn check_not_looped(file: &File, path: &Path) -> Result<(), Error> {
             continue;
         };
         let Ok(backing) = std::fs::metadata(backing.trim_end_matches('\n')) else { continue };
-        if (backing.dev(), backing.ino()) == (metadata.dev(), metadata.ino()) {
+        let is_same = match metadata.file_type().is_block_device() {
+            true => backing.file_type().is_block_device() && backing.rdev() == metadata.rdev(),
+            false => (backing.dev(), backing.ino()) == (metadata.dev(), metadata.ino()),
+        };
+        if is_same {
             let by = Path::new("/dev").join(device.file_name());
             return Err(Error::Looped { path: path.to_owned(), by });
         }

@@ -70,7 +70,7 @@ pub(super) fn open(path: &Path, options: OpenOptions, len: Option<u64>) -> Resul
     if options.lock {
         lock::lock(&file, path, options.write)?;
     }
-    if options.write && !is_block_device {
+    if options.write {
         lock::check_not_looped(&file, path)?;
     }
     if let Some(len) = len.filter(|_| makes) {
