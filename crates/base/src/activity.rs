@@ -11,8 +11,8 @@
 //!
 //! - **AC1** A report has no cause with the start of another wait, and no wait with another request
 //!   (SL1 and SL2 of `slot`).
-//! - **AC2** After its first call, a thread takes no lock and no memory here. A request costs some
-//!   stores to memory that only this thread writes. A wait costs one look at the clock more. A
+//! - **AC2** After its first request, a thread takes no lock and no memory here. A request costs
+//!   some stores to memory that only this thread writes. A wait costs one look at the clock more. A
 //!   thread without a request pays one load for a wait.
 //! - **AC3** Of nested requests the outermost counts, of nested waits the innermost. A wait inside
 //!   a wait for the same cause is part of that wait.
@@ -22,6 +22,7 @@
 //! The list of all threads has an unranked lock, under which no other lock is taken. It is no lock
 //! of `sync`: a report, and the first call of a thread, change no run of the seeded scheduler.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::LazyLock;
 use std::sync::atomic;
@@ -180,16 +181,19 @@ impl Mine {
         if let Some(index) = slots.iter().position(|entry| !entry.is_taken) {
             let entry = &mut slots[index];
             (entry.name, entry.is_taken) = (name, true);
+            KNOWN.set(Some(entry.slot));
             return Self { slot: entry.slot, index };
         }
         let slot: &'static Slot = Box::leak(Box::new(CachePadded::new(Slot::new())));
         slots.push(Entry { name, slot, is_taken: true });
+        KNOWN.set(Some(slot));
         Self { slot, index: slots.len() - 1 }
     }
 }
 
 impl Drop for Mine {
     fn drop(&mut self) {
+        KNOWN.set(None);
         self.slot.clear();
         SLOTS.lock()[self.index].is_taken = false;
     }
@@ -197,6 +201,8 @@ impl Drop for Mine {
 
 thread_local! {
     static MINE: Mine = Mine::take();
+    /// The slot of `MINE`, if this thread has one by now.
+    static KNOWN: Cell<Option<&'static Slot>> = const { Cell::new(None) };
 }
 
 /// The slot of this thread. `None` at the very end of a thread.
@@ -257,7 +263,7 @@ fn start(request: impl FnOnce() -> Word, subject: u64) -> Working {
 /// Wraps work that another thread will do for the request of this thread. The request then counts
 /// as work of that thread, too, from the time when it came.
 pub fn carried<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
-    let seen = mine().and_then(Slot::look);
+    let seen = KNOWN.get().and_then(Slot::look);
     move || {
         let _working = seen.map(|seen| start(|| seen.request, seen.subject));
         work()
@@ -283,7 +289,7 @@ impl Drop for Waiting {
 
 /// Notes that this thread waits, if it works on a request.
 pub fn wait(cause: Cause) -> Waiting {
-    let slot = mine().filter(|slot| slot.is_busy());
+    let slot = KNOWN.get().filter(|slot| slot.is_busy());
     let slot = slot.map(|slot| (slot, slot.wait(cause as u64, || nanos(clock::now()))));
     Waiting { slot, stays: PhantomData }
 }

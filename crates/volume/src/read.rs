@@ -130,7 +130,10 @@ impl Volume {
             let mut unit = vec![0; into.len()];
             let offset = entry.chunk.stripes.get(stripe).map_or(0, |stripe| stripe.offset);
             self.counters.read(unit.len() as u64);
-            match device.device.read_at(offset + piece.offset, &mut unit) {
+            let waiting = activity::wait(Cause::DeviceRead);
+            let read = device.device.read_at(offset + piece.offset, &mut unit);
+            drop(waiting);
+            match read {
                 Ok(()) => units.push(Some(unit)),
                 Err(source) if source.is_abandoned() => {
                     return Err(Error::Mirror { logical: at, mirror, device: device.id, source });

@@ -13,6 +13,7 @@
 //! other writes of the row. To exclude them, a view in which a part of the row is in use is enough,
 //! because no thread writes to such a row.
 
+use buttress_base::activity::{self, Cause};
 use buttress_format::{DeviceId, Logical};
 
 use crate::chunk_map::Entry;
@@ -231,6 +232,7 @@ impl Volume {
         column.old = !device.trust().has_all();
         let offset = entry.chunk.stripes[stripe].offset + offset;
         self.counters.read(unit as u64);
+        let _waiting = activity::wait(Cause::DeviceRead);
         if device.device.read_at(offset, &mut column.bytes).is_ok() {
             return column;
         }
@@ -254,6 +256,7 @@ impl Volume {
         len: usize,
     ) {
         let _alone = self.repairs.write();
+        let _waiting = activity::wait(Cause::DeviceWrite);
         for (column, stripe) in columns.iter().zip(members) {
             let Some(device) = entry.device(*stripe) else { continue };
             for index in (0..column.dirty.len()).filter(|index| column.dirty[*index]) {

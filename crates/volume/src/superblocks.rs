@@ -266,6 +266,7 @@ impl Volume {
             let mut written = self.write_copies_of(device, &own, offsets);
             if leads(device) && written.is_ok() {
                 let failed = |source| Error::Device { device: device.id, source };
+                let _waiting = activity::wait(Cause::DeviceFlush);
                 written = device.device.flush().map_err(failed);
             }
             let written = written.or_else(|error| {
@@ -290,7 +291,9 @@ impl Volume {
                 let bytes = superblock.to_bytes(*offset);
                 self.counters.write(bytes.len() as u64);
                 let bufs = [IoSlice::new(&bytes)];
+                let waiting = activity::wait(Cause::DeviceWrite);
                 let written = device.device.write_classed_at(*offset, &bufs, Class::Metadata);
+                drop(waiting);
                 written.map_err(|source| {
                     self.counters.io_failure();
                     Error::Device { device: device.id, source }

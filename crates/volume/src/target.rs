@@ -14,6 +14,7 @@
 
 use std::sync::Arc;
 
+use buttress_base::activity::{self, Cause};
 use buttress_block::{Class, Device};
 use buttress_format::{DeviceId, Extent, ReplaceItem, Superblock, limits};
 
@@ -94,6 +95,7 @@ impl Volume {
     pub fn mark_target(&self, target: &Target, superblock: &Superblock) -> Result<(), Error> {
         let [first, ..] = limits::SUPER_OFFSETS;
         let bytes = as_target(superblock, target.uuid, None).to_bytes(first);
+        let _waiting = activity::wait(Cause::DeviceFlush);
         let written = target.device.write_durably(first, &bytes, Class::Metadata);
         written.map_err(|source| Error::Candidate { device: target.device.name(), source })
     }
