@@ -89,6 +89,10 @@ impl<'a> Plan<'a> {
                 census.data_bytes = census.sector_bytes;
             }
         }
+        if args.reflink && is_remote(places.paths[0]) {
+            let what = "--reflink needs an image file: a store shares no data with files";
+            return Err(Failure::new(Exit::Usage, what));
+        }
         if args.reflink && recipe.is_some() {
             let what = "--reflink and SOURCE_DATE_EPOCH exclude each other";
             return Err(Failure::new(Exit::Usage, what));

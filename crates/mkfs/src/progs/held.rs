@@ -55,6 +55,11 @@ impl Lock {
         Some(Self(words.map(str::to_owned).collect()))
     }
 
+    /// Whether no other program can have a lock on the file.
+    fn is_alone(&self) -> bool {
+        self.0.get(1).is_some_and(|kind| kind == "WRITE")
+    }
+
     /// The locked file, in the kernel's words.
     fn place(&self) -> Option<&str> {
         self.0.get(3).map(String::as_str)
@@ -89,8 +94,12 @@ impl Callers {
         let places: HashSet<&str> = own.iter().filter_map(Lock::place).collect();
         let table = std::fs::read_to_string("/proc/locks").unwrap_or_default();
         let all = table.lines().filter_map(Lock::parse);
-        let mut here = all.filter(|lock| lock.place().is_some_and(|place| places.contains(place)));
-        here.all(|lock| own.contains(&lock))
+        let here = all.filter(|lock| lock.place().is_some_and(|place| places.contains(place)));
+        let here: Vec<Lock> = here.collect();
+        // A lock for writing has no other beside it. Of shared ones the kernel hides those of other
+        // namespaces, so at least one of the table must be known.
+        own.iter().any(Lock::is_alone)
+            || (!here.is_empty() && here.iter().all(|lock| own.contains(lock)))
     }
 }
 
@@ -100,13 +109,16 @@ pub(super) fn open(path: &Path, size: Option<u64>, callers: &Callers) -> Result<
     if is_remote(path) || !callers.hold(path) {
         return plan::open(path, size, &asked);
     }
+    let how = OpenOptions { lock: false, ..OpenOptions::WRITE };
+    let open = || buttress_remote::open(path, how, &asked).map_err(Failure::of_remote);
     if let Some(size) = size.filter(|_| Inside::of(path).is_none()) {
-        // `flock IMG` makes an empty file.
+        // `flock IMG` makes an empty file. Any other file is looked at before it is changed.
+        if path.metadata().is_ok_and(|metadata| metadata.len() > 0) {
+            open()?;
+        }
         grow(path, size).context(|| path.display().to_string())?;
     }
-    let how = OpenOptions { lock: false, ..OpenOptions::WRITE };
-    let opened = buttress_remote::open(path, how, &asked).map_err(Failure::of_remote)?;
-    Ok(opened.device())
+    Ok(open()?.device())
 }
 
 /// Makes a file longer. A device keeps its length.
