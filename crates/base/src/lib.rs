@@ -1,5 +1,5 @@
-//! The foundation: latches, ranges, sets, shared maps, aligned buffers, locks, threads, time,
-//! seeded randomness, and what threads wait for. This crate knows nothing of the disk format.
+//! The foundation: latches, ranges, sets, shared maps, queues, aligned buffers, locks, threads,
+//! time, seeded randomness, and what threads wait for. This crate knows nothing of the disk format.
 //!
 //! # Place
 //!
@@ -20,6 +20,7 @@ pub mod event;
 pub mod interrupt;
 pub mod latch;
 pub mod nearest;
+pub mod queue;
 pub mod range_set;
 pub mod rank;
 pub mod rng;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress_base::{Rank, Ranked, SectorSet};
+use buttress_base::{Rank, Ranked, SectorSet, thread};
 use buttress_format::{
     BlockGroupItem, CompatRo, Extent, Generation, Key, Logical, Superblock, TreeId, ids,
 };
@@ -59,8 +59,7 @@ impl<'c> Context<'c> {
         progress: &'c dyn Progress,
     ) -> Self {
         let geometry = Geometry { seeds: volume.seed_ids(), ..Geometry::of(superblock) };
-        let available = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = options.threads.unwrap_or(available).clamp(1, THREADS_MAX);
+        let threads = options.threads.unwrap_or_else(thread::parallelism).clamp(1, THREADS_MAX);
         Self {
             superblock,
             volume,

@@ -6,11 +6,11 @@
 //! - **D2** Each thread needs memory for a few pieces only.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
 
+use buttress_base::queue::{self, Receiver};
+use buttress_base::thread;
 use buttress_format::Logical;
 use buttress_volume::Error as VolumeError;
-use parking_lot::Mutex;
 
 use crate::context::{Context, Tree};
 use crate::csums::Ranges;
@@ -31,13 +31,12 @@ struct Piece {
 
 /// Verifies all data. Returns the number of verified bytes; each copy counts.
 pub(crate) fn verify_all(context: &Context<'_>, tree: &Tree) -> u64 {
-    let (pieces, taken) = sync_channel::<Piece>(PIECES_AHEAD);
-    let taken = Mutex::new(taken);
+    let (pieces, taken) = queue::bounded::<Piece>(PIECES_AHEAD);
     let verified = AtomicU64::new(0);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for _ in 0..context.threads {
-            let (taken, verified) = (&taken, &verified);
-            scope.spawn(move || work(context, taken, verified));
+            let (taken, verified) = (taken.clone(), &verified);
+            scope.spawn(move || work(context, &taken, verified));
         }
         let mut ranges = Ranges::new(context, tree, false);
         while let Some((range, sums)) = ranges.next_with_sums() {
@@ -76,13 +75,13 @@ pub(crate) fn verify_at(context: &Context<'_>, at: Logical, sums: Vec<u8>) -> u6
 
 /// Waits for one piece, and also takes pieces that are queued by then. Returns at most
 /// [`PIECES_AT_ONCE`] pieces; an empty list if no more pieces will come.
-fn take(taken: &Mutex<Receiver<Piece>>) -> Vec<Piece> {
-    let taken = taken.lock();
-    let first = taken.recv().ok();
-    first.into_iter().chain(taken.try_iter()).take(PIECES_AT_ONCE).collect()
+fn take(taken: &Receiver<Piece>) -> Vec<Piece> {
+    let first = taken.recv();
+    let others = std::iter::from_fn(|| taken.try_recv());
+    first.into_iter().chain(others).take(PIECES_AT_ONCE).collect()
 }
 
-fn work(context: &Context<'_>, taken: &Mutex<Receiver<Piece>>, verified: &AtomicU64) {
+fn work(context: &Context<'_>, taken: &Receiver<Piece>, verified: &AtomicU64) {
     let mut bufs: Vec<Vec<u8>> = Vec::new();
     loop {
         let pieces = take(taken);

@@ -16,15 +16,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
+use buttress_base::queue::{self, Receiver, Sender};
+use buttress_base::thread;
 use buttress_format::{
     BlockGroupFlags, Chunk, DeviceId, Extent, ExtentFlags, ExtentItem, Generation, Header, Key,
     Kind, Logical, TreeId,
 };
 use buttress_tree::Cursor;
 use buttress_volume::Sector;
-use parking_lot::Mutex;
 
 use crate::context::{Context, Tree};
 use crate::csums::Ranges;
@@ -44,12 +44,11 @@ type Sums = VecDeque<Arc<(Extent, Vec<u8>)>>;
 pub(crate) fn compare_all(context: &Context<'_>, trees: &[Tree]) -> u64 {
     let find = |id| trees.iter().find(|tree| tree.id == id);
     let Some(extents) = find(TreeId::EXTENT) else { return 0 };
-    let (rows, taken) = sync_channel::<Row>(ROWS_AHEAD);
-    let (done, results) = channel::<Done>();
-    let taken = Arc::new(Mutex::new(taken));
-    std::thread::scope(|scope| {
+    let (rows, taken) = queue::bounded::<Row>(ROWS_AHEAD);
+    let (done, results) = queue::unbounded::<Done>();
+    thread::scope(|scope| {
         for _ in 0..context.threads {
-            let (taken, done) = (Arc::clone(&taken), done.clone());
+            let (taken, done) = (taken.clone(), done.clone());
             scope.spawn(move || work(context, &taken, &done));
         }
         drop((taken, done));
@@ -101,7 +100,7 @@ struct Feeder<'r, 'c> {
     context: &'r Context<'c>,
     sums: Option<Ranges<'r, 'c>>,
     window: Sums,
-    rows: SyncSender<Row>,
+    rows: Sender<Row>,
     index: u64,
 }
 
@@ -158,10 +157,9 @@ impl Feeder<'_, '_> {
     }
 }
 
-fn work(context: &Context<'_>, rows: &Mutex<Receiver<Row>>, done: &Sender<Done>) {
-    loop {
-        let row = rows.lock().recv();
-        let Ok(row) = row else { return };
+fn work(context: &Context<'_>, rows: &Receiver<Row>, done: &Sender<Done>) {
+    while let Some(row) = rows.recv() {
+        // Sending fails only if `report` has panicked. Its panic is passed on.
         let _ = done.send(compare(context, &row));
     }
 }
@@ -169,7 +167,7 @@ fn work(context: &Context<'_>, rows: &Mutex<Receiver<Row>>, done: &Sender<Done>)
 /// Reports issues in the order of their rows (PA3). Returns the bytes of all rows.
 fn report(context: &Context<'_>, results: &Receiver<Done>) -> u64 {
     let (mut early, mut next, mut sum) = (BTreeMap::new(), 0, 0_u64);
-    for (index, issues, compared) in results {
+    while let Some((index, issues, compared)) = results.recv() {
         sum = sum.saturating_add(compared);
         early.insert(index, issues);
         while let Some(issues) = early.remove(&next) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use buttress_base::thread;
 use buttress_block::Device;
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{Generation, Logical, RootBackup, Superblock};
@@ -46,7 +47,7 @@ pub(crate) fn check_live_copies(
                     return;
                 }
                 // The copy may be half written.
-                Err(Error::Superblock { .. }) if left > 0 => std::thread::sleep(LIVE_PAUSE),
+                Err(Error::Superblock { .. }) if left > 0 => thread::sleep(LIVE_PAUSE),
                 _ => return check_copy(findings, device, mirror, offset, held),
             }
         }

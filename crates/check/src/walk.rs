@@ -19,13 +19,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
+use buttress_base::queue::{self, Receiver, Sender};
+use buttress_base::thread;
 use buttress_format::header::{BACKREF_REV_MIXED, FLAG_RELOC};
 use buttress_format::{Key, TreeId};
 use buttress_sorter::{Sorter, Writer};
 use buttress_tree::{Expect, Node, NodePtr};
-use parking_lot::Mutex;
 
 use crate::context::{Context, Tree};
 use crate::inode::Span;
@@ -157,15 +157,14 @@ impl Walk<'_> {
         trees: &'t [Tree],
         joined: &mut (dyn FnMut(&'t Tree, Span) + Send),
     ) -> io::Result<()> {
-        let (units, taken) = sync_channel::<Unit<'t>>(UNITS_AHEAD);
-        let (done, results) = channel::<Done>();
-        let taken = Mutex::new(taken);
-        std::thread::scope(|scope| {
+        let (units, taken) = queue::bounded::<Unit<'t>>(UNITS_AHEAD);
+        let (done, results) = queue::unbounded::<Done>();
+        thread::scope(|scope| {
             let workers: Vec<_> = (0..context.threads)
                 .map(|_| {
-                    let (taken, done) = (&taken, done.clone());
+                    let (taken, done) = (taken.clone(), done.clone());
                     scope.spawn(move || {
-                        self.work(context, taken, |result| {
+                        self.work(context, &taken, |result| {
                             // Sending fails only if the receiving thread has ended. In that case
                             // that thread reports its error.
                             let _ = done.send(result);
@@ -196,7 +195,7 @@ impl Walk<'_> {
         &self,
         context: &Context<'_>,
         trees: &'t [Tree],
-        units: &SyncSender<Unit<'t>>,
+        units: &Sender<Unit<'t>>,
     ) -> io::Result<()> {
         let mut feeder = Feeder { context, worker: self.worker(), units, sequence: 0 };
         for (index, tree) in trees.iter().enumerate() {
@@ -224,14 +223,12 @@ impl Walk<'_> {
     fn work<'t>(
         &self,
         context: &Context<'_>,
-        units: &Mutex<Receiver<Unit<'t>>>,
+        units: &Receiver<Unit<'t>>,
         done: impl Fn(Done),
     ) -> io::Result<()> {
         let mut worker = self.worker();
         let mut outcome = Ok(());
-        loop {
-            let unit = units.lock().recv();
-            let Ok(unit) = unit else { break };
+        while let Some(unit) = units.recv() {
             // After a failure, the worker still takes units, so that the feeder does not wait
             // forever.
             if outcome.is_ok() {
@@ -248,7 +245,7 @@ impl Walk<'_> {
 struct Feeder<'f, 'c, 't> {
     context: &'f Context<'c>,
     worker: Worker<'f>,
-    units: &'f SyncSender<Unit<'t>>,
+    units: &'f Sender<Unit<'t>>,
     sequence: u64,
 }
 
@@ -449,7 +446,7 @@ fn join<'t>(
     let mut early: BTreeMap<u64, Done> = BTreeMap::new();
     let mut next = 0;
     let mut current: Option<(usize, Leaves<'_, '_>, Span)> = None;
-    for done in results {
+    while let Some(done) = results.recv() {
         early.insert(done.sequence, done);
         while let Some(Done { index, span, .. }) = early.remove(&next) {
             next += 1;

@@ -1,6 +1,7 @@
 //! Tests a store before it is trusted: if many threads create one name at once, at most one may
 //! succeed.
 
+use buttress_base::thread;
 use bytes::Bytes;
 
 use crate::envelope::{Kind, VolumeId, wrap};
@@ -43,7 +44,7 @@ pub(crate) fn race(store: &RetryingStore, names: &Names, rivals: u64) -> (String
     };
     let bodies: Vec<Bytes> = (0..=rivals).map(body).collect();
     let (late, racing) = bodies.split_last().map_or((None, &[][..]), |(l, r)| (Some(l), r));
-    let answers: Vec<_> = std::thread::scope(|scope| {
+    let answers: Vec<_> = thread::scope(|scope| {
         let each = |body: &Bytes| {
             let (name, body) = (&name, body.clone());
             scope.spawn(move || store.create_once(name, body))

@@ -34,8 +34,8 @@ pub mod spool;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use buttress_base::sync::Mutex;
 use buttress_base::{Rank, Ranked};
-use parking_lot::Mutex;
 
 use merge::Run;
 pub use merge::{Merge, Record};

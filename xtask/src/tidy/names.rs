@@ -154,6 +154,32 @@ pub(super) fn unranked(source: &Source) -> Vec<Finding> {
     places.filter(|(line, _)| !says_why(*line)).collect()
 }
 
+/// Names of threads, locks and queues that a seeded run does not schedule. `std::sync::Mutex` is
+/// absent: a lock that is held for a few instructions, under which its thread cannot lose the turn,
+/// is allowed and says so.
+const UNSEEDED: [&str; 8] = [
+    "parking_lot",
+    "sync::mpsc",
+    "std::sync::Condvar",
+    "std::sync::Barrier",
+    "std::thread;",
+    "std::thread::s",
+    "std::thread::park",
+    "std::thread::Builder",
+];
+
+/// Lines of production code that start threads or wait outside of the scheduler of seeded runs.
+pub(super) fn unseeded(source: &Source) -> Vec<Finding> {
+    let lines = source.text.lines().enumerate();
+    let code = lines.filter(|(at, _)| !source.test_lines.contains(at));
+    code.filter_map(|(at, line)| Some((at + 1, unseeded_name(line)?.to_owned()))).collect()
+}
+
+fn unseeded_name(line: &str) -> Option<&'static str> {
+    let is_comment = line.trim_start().starts_with("//");
+    UNSEEDED.into_iter().find(|name| !is_comment && line.contains(name))
+}
+
 /// Ranks that the order of locks has and no file of `sources` names.
 pub(super) fn unused_ranks<'a>(
     order: &str,
@@ -213,6 +239,14 @@ pub(super) fn forbidden_words(glossary: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_outside_of_the_scheduler_are_found() {
+        assert_eq!(unseeded_name("use std::sync::mpsc::channel;"), Some("sync::mpsc"));
+        assert_eq!(unseeded_name("    std::thread::scope(|scope| {"), Some("std::thread::s"));
+        assert_eq!(unseeded_name("    thread::scope(|scope| {"), None);
+        assert_eq!(unseeded_name("//! as `parking_lot` does"), None);
+    }
 
     #[test]
     fn invariants_are_found_where_they_are_named() {

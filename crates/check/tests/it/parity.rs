@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use buttress_base::seeded;
 use buttress_block::{Device, MemoryDevice};
 use buttress_check::{Issue, NoProgress, Options, Progress, Report, Step, check_devices};
 use buttress_format::{BlockGroupFlags, Chunk, Key, Kind, Logical, Profile, RootItem, TreeId};
@@ -306,4 +307,24 @@ fn a_leaf_of_the_extent_tree_is_lost() {
         has_left_out |= left < all;
     }
     assert!(has_left_out, "rows behind some leaf are not known");
+}
+
+/// The threads of a check are threads of a seeded run, so the seed decides the course of a check.
+/// A thread outside of the run could hold a lock for which a thread of the run waits in vain.
+#[test]
+fn checks_are_seeded_with_all_their_threads() {
+    let striped = Arc::new(Striped::new(Profile::Raid5, 3, 1));
+    for seed in 1..=3 {
+        let course = || {
+            let striped = Arc::clone(&striped);
+            let options = Options { threads: Some(3), ..Options::thorough() };
+            let work = move || check(&striped.devices, &options).to_text();
+            let (text, report) =
+                seeded::run(seed, seeded::Options::default(), work).expect("it goes on");
+            (text, report.digest, report.threads)
+        };
+        let first = course();
+        assert!(first.2 > 3, "{} threads", first.2);
+        assert_eq!(first, course(), "seed {seed}");
+    }
 }
