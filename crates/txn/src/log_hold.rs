@@ -1,5 +1,7 @@
 //! Taking and giving back the space of the log of fsync.
 
+use std::collections::BTreeMap;
+
 use buttress_base::sync::MutexGuard;
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocOutcome, AllocRequest, SpaceKind};
@@ -16,7 +18,7 @@ pub struct LogHold<'e> {
     storage: &'e Storage,
     allocation: &'e Allocation,
     commits: &'e Commits,
-    nodes: MutexGuard<'e, Vec<Extent>>,
+    extents: MutexGuard<'e, BTreeMap<Logical, u64>>,
     /// With parity, the rest of the row of the last node. The log closes it before it is written.
     pub rows: SharedRows<'e>,
 }
@@ -48,7 +50,7 @@ impl LogHold<'_> {
         loop {
             match self.storage.space().allocate_node(request, self.rows.get()) {
                 AllocOutcome::Got(extent) => {
-                    self.nodes.push(extent);
+                    self.extents.insert(extent.start, extent.len);
                     return Ok(extent.start);
                 }
                 AllocOutcome::NeedsLoading(group) => {
@@ -61,9 +63,11 @@ impl LogHold<'_> {
 
     /// Frees a node that no log on disk names, if it has parity. Returns whether it is free now.
     pub fn give_back(&mut self, at: Logical) -> bool {
-        let is_it = |node: &Extent| node.start == at && self.storage.volume().has_parity(at);
-        let Some(index) = self.nodes.iter().position(is_it) else { return false };
-        self.storage.space().free(self.nodes.swap_remove(index));
+        if !self.storage.volume().has_parity(at) {
+            return false;
+        }
+        let Some(len) = self.extents.remove(&at) else { return false };
+        self.storage.space().free(Extent::new(at, len));
         true
     }
 }
@@ -75,7 +79,7 @@ impl Allocation {
             storage,
             allocation: self,
             commits,
-            nodes: self.log_space().hold(),
+            extents: self.log_space().hold(),
             rows: storage.begin_rows(),
         }
     }

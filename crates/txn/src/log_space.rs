@@ -12,28 +12,31 @@
 //! The lock is taken after the commit lock and before the gate. It is a long lock, since its holder
 //! may write to devices.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_base::sync::{Mutex, MutexGuard};
-use buttress_format::Extent;
+use buttress_format::{Extent, Logical};
 
 /// The space of one log.
 #[derive(Debug, Default)]
 pub(crate) struct LogSpace {
     ended: AtomicU64,
+    /// The length of each extent, by its address: a node is given back without a look at the others.
     /// Unranked: held across writes of the log.
-    nodes: Mutex<Vec<Extent>>,
+    extents: Mutex<BTreeMap<Logical, u64>>,
 }
 
 impl LogSpace {
     /// Space that the log on disk names.
     pub(crate) fn add(&self, extent: Extent) {
-        self.nodes.lock().push(extent);
+        let older = self.extents.lock().insert(extent.start, extent.len);
+        debug_assert!(older.is_none(), "G1: {extent:?} has two holders");
     }
 
     /// Keeps the space from being given back (G1).
-    pub(crate) fn hold(&self) -> MutexGuard<'_, Vec<Extent>> {
-        self.nodes.lock()
+    pub(crate) fn hold(&self) -> MutexGuard<'_, BTreeMap<Logical, u64>> {
+        self.extents.lock()
     }
 
     /// Number of ended logs (G2).
@@ -42,9 +45,9 @@ impl LogSpace {
     }
 
     /// Ends the log and returns its space, which the caller frees.
-    pub(crate) fn end(&self) -> Vec<Extent> {
-        let mut nodes = self.nodes.lock();
+    pub(crate) fn end(&self) -> impl Iterator<Item = Extent> + use<> {
+        let mut extents = self.extents.lock();
         self.ended.fetch_add(1, Ordering::Relaxed);
-        std::mem::take(&mut *nodes)
+        std::mem::take(&mut *extents).into_iter().map(|(start, len)| Extent::new(start, len))
     }
 }
