@@ -210,7 +210,7 @@ impl WorkerPool {
                 }
             }
             follow::ON_DUTY.set(true);
-            self.follower.note(asker, matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
+            self.follower.note(asker, kind.is_work());
         }
         WorkerGuard { pool: self, kind, watch }
     }

@@ -10,7 +10,8 @@
 //! # What must hold
 //!
 //! - The reader follows a program that waits for each of its requests and moves few bytes. While
-//!   several programs ask, or bytes are copied, processors are better used side by side.
+//!   several programs ask, bytes are copied, or files are synced, processors are better used side by
+//!   side. The sync of a file writes its pages by requests of the kernel meanwhile.
 //! - The watch of the pool frees the reader if a request waits and nothing was done since its last
 //!   look, and before the watch dozes. A busy processor could otherwise keep the reader from
 //!   running, while other processors are idle.
@@ -51,7 +52,7 @@ const NOWHERE: u32 = u32::MAX;
 /// From this score on the reader follows.
 const LIKELY: u32 = 32;
 const SCORE_MAX: u32 = 128;
-/// Another program, a large request or a busy processor takes so much from the score.
+/// Another program, a request with work for two or a busy processor takes so much from the score.
 const UNLIKE: u32 = 8;
 /// A look at a program's processor costs as much as a request.
 const LOOK_EVERY: u32 = 64;
@@ -95,17 +96,17 @@ impl Follower {
 
     /// Notes that a thread has asked. Zero is the kernel, which mostly waits for nothing. Threads
     /// may overwrite each other's notes: the score is only an estimate.
-    pub(super) fn note(&self, asker: u32, is_large: bool) {
+    pub(super) fn note(&self, asker: u32, is_work: bool) {
         if self.is_on {
-            self.note_at(asker, is_large, processor_of);
+            self.note_at(asker, is_work, processor_of);
         }
     }
 
-    fn note_at(&self, asker: u32, is_large: bool, processor_of: impl FnOnce(u32) -> Option<u32>) {
-        if asker == 0 && !is_large {
+    fn note_at(&self, asker: u32, is_work: bool, processor_of: impl FnOnce(u32) -> Option<u32>) {
+        if asker == 0 && !is_work {
             return;
         }
-        if is_large || asker != self.asker.load(Ordering::Relaxed) {
+        if is_work || asker != self.asker.load(Ordering::Relaxed) {
             if self.lose(UNLIKE) == 0 {
                 self.asker.store(asker, Ordering::Relaxed);
             }
@@ -242,8 +243,8 @@ mod tests {
         follower.place.load(Ordering::Relaxed)
     }
 
-    /// A program that asks alone is followed, also to another processor. Large requests and other
-    /// programs end that.
+    /// A program that asks alone is followed, also to another processor. Work for a second
+    /// processor and other programs end that.
     #[test]
     fn one_program_is_followed() {
         let follower = Follower::new(true);
@@ -263,7 +264,7 @@ mod tests {
         for _ in 0..SCORE_MAX {
             follower.note_at(5, true, |_| Some(3));
         }
-        assert_eq!(place(&follower), NOWHERE, "large requests");
+        assert_eq!(place(&follower), NOWHERE, "requests with work for two");
         for _ in 0..1000 {
             ask(5, 3, 1);
             ask(6, 2, 1);
