@@ -22,7 +22,7 @@ use buttress_format::{Extent, Logical};
 #[derive(Debug, Default)]
 pub(crate) struct LogSpace {
     ended: AtomicU64,
-    /// The length of each extent, by its address: a node is given back without a look at the others.
+    /// The length of each extent, by its address. A node is given back without a look at others.
     /// Unranked: held across writes of the log.
     extents: Mutex<BTreeMap<Logical, u64>>,
 }
