@@ -10,8 +10,8 @@
 //! # What must hold
 //!
 //! - The reader follows a program that waits for each of its requests and moves few bytes. While
-//!   several programs ask, bytes are copied, or files are synced, processors are better used side by
-//!   side. The sync of a file writes its pages by requests of the kernel meanwhile.
+//!   several programs ask, bytes are copied, or files are synced, processors are better used side
+//!   by side. The sync of a file writes its pages by requests of the kernel meanwhile.
 //! - The watch of the pool frees the reader if a request waits and nothing was done since its last
 //!   look, and before the watch dozes. A busy processor could otherwise keep the reader from
 //!   running, while other processors are idle.

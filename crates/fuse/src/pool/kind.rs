@@ -58,8 +58,8 @@ impl Kind {
         if len <= SMALL { Self::WriteSmall } else { Self::WriteLarge }
     }
 
-    /// Whether a request of this kind has work for a second processor while its program waits: bytes
-    /// to copy, or data to write out and make durable.
+    /// Whether a request of this kind has work for a second processor while its program waits:
+    /// bytes to copy, or data to write out and make durable.
     pub(super) fn is_work(self) -> bool {
         matches!(self, Self::ReadLarge | Self::WriteLarge | Self::Sync)
     }
