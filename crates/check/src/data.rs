@@ -38,6 +38,8 @@ pub(crate) fn verify_all(context: &Context<'_>, tree: &Tree) -> u64 {
             let (taken, verified) = (taken.clone(), &verified);
             scope.spawn(move || work(context, &taken, verified));
         }
+        // If all workers have panicked, sending fails, and does not wait for room.
+        drop(taken);
         let mut ranges = Ranges::new(context, tree, false);
         while let Some((range, sums)) = ranges.next_with_sums() {
             let csum_size = context.superblock.csum_type.size();
@@ -52,7 +54,7 @@ pub(crate) fn verify_all(context: &Context<'_>, tree: &Tree) -> u64 {
                 let len = left.min(PIECE_BYTES).min(chunk_left).max(context.sectorsize());
                 let count = (len / context.sectorsize()) as usize * csum_size;
                 let (now, later) = rest.split_at(count.min(rest.len()));
-                // Sending cannot fail: the workers receive until `pieces` is dropped.
+                // Sending fails only if all workers have panicked. The panic is passed on.
                 let _ = pieces.send(Piece { at, sums: now.to_vec() });
                 at = at.end(len);
                 rest = later;

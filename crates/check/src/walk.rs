@@ -172,7 +172,8 @@ impl Walk<'_> {
                     })
                 })
                 .collect();
-            drop(done);
+            // If all workers have panicked, the feeder gets errors, and does not wait for room.
+            drop((taken, done));
             let joiner = scope.spawn(move || join(context, trees, &results, joined));
             let fed = self.feed(context, trees, &units);
             drop(units);
@@ -268,7 +269,7 @@ impl<'t> Feeder<'_, '_, 't> {
             let sequence = self.sequence;
             self.sequence += 1;
             let unit = Unit { sequence, index, tree, node, high, first };
-            // Sending cannot fail: the workers receive until `units` is dropped.
+            // Sending fails only if all workers have panicked. The panic is passed on.
             let _ = self.units.send(unit);
             return Ok(());
         }
