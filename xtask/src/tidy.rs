@@ -1,5 +1,5 @@
-//! Checks the house rules: sizes, circles of imports, order of layers, owners, ranks, invariants,
-//! language, paths in documents.
+//! Checks the house rules: sizes, circles of imports, order of layers, owners, ranks, waits,
+//! invariants, language, paths in documents.
 //!
 //! # What must hold
 //!

@@ -25,11 +25,13 @@
 //!
 //! # Not seen
 //!
-//! A thread that waits in something other than [`crate::sync`], [`crate::thread`] or
-//! [`crate::Ranked`] keeps its turn. If the initialiser of a `OnceLock` took a lock, its thread
-//! could lose the turn. Another thread that waits for the `OnceLock` would then keep the turn for
-//! ever. The scheduler does not handle locks shared with threads outside of the run. Atomics are
-//! sequentially consistent here.
+//! A thread that waits in something other than [`crate::sync`], [`crate::queue`],
+//! [`crate::thread`] or [`crate::Ranked`] keeps its turn. In the crates that run in seeded runs,
+//! `cargo xtask tidy` finds such waits (`unseeded-waits`).
+//!
+//! If the initialiser of a `OnceLock` took a lock, its thread could lose the turn. Another thread
+//! that waits for the `OnceLock` would then keep the turn for ever. The scheduler does not handle
+//! locks shared with threads outside of the run. Atomics are sequentially consistent here.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
