@@ -295,25 +295,35 @@ impl InodeCell {
     pub(crate) fn attr(&self, files: &Files) -> Attr {
         let item = self.file.item();
         let owned = item.nbytes.saturating_add(files.reader().fresh_bytes(&self.file));
-        let sector = files.sector();
-        Attr {
-            id: self.id,
-            kind: self.kind,
-            mode: item.mode & (mode::TYPE | mode::PERMISSIONS),
-            nlink: item.nlink,
-            uid: item.uid,
-            gid: item.gid,
-            rdev: item.rdev,
-            size: item.size,
-            block_size: u32::try_from(sector).unwrap_or(u32::MAX),
-            blocks: owned.div_ceil(sector) * (sector / 512),
-            atime: item.atime,
-            mtime: item.mtime,
-            ctime: item.ctime,
-            otime: item.otime,
-            generation: item.generation.0,
-            flags: item.flags,
-        }
+        attr_of(self.id, self.kind, &item, owned, files.sector())
+    }
+}
+
+/// The attributes of an inode with `owned` bytes of content on devices or on the way there.
+pub(crate) fn attr_of(
+    id: InodeId,
+    kind: FileKind,
+    item: &InodeItem,
+    owned: u64,
+    sector: u64,
+) -> Attr {
+    Attr {
+        id,
+        kind,
+        mode: item.mode & (mode::TYPE | mode::PERMISSIONS),
+        nlink: item.nlink,
+        uid: item.uid,
+        gid: item.gid,
+        rdev: item.rdev,
+        size: item.size,
+        block_size: u32::try_from(sector).unwrap_or(u32::MAX),
+        blocks: owned.div_ceil(sector) * (sector / 512),
+        atime: item.atime,
+        mtime: item.mtime,
+        ctime: item.ctime,
+        otime: item.otime,
+        generation: item.generation.0,
+        flags: item.flags,
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct InodeTable<C> {
 }
 
 /// The state of a shard before an inode was read (M1).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen(u64);
 
 /// The result of offering a cell.

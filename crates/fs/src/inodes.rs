@@ -9,10 +9,10 @@
 use std::sync::Arc;
 
 use buttress_format::{InodeItem, Key, Kind, TreeId};
-use buttress_items::{Error, InodeId, NameError, Result, orphan, property};
+use buttress_items::{Attr, Error, FileKind, InodeId, NameError, Result, orphan, property};
 use buttress_txn::{Engine, View};
 
-use crate::cell::{Departures, InodeCell};
+use crate::cell::{Departures, InodeCell, attr_of};
 use crate::clean_queue::CleanQueue;
 use crate::inode_table::{Entered, InodeTable};
 use crate::status::Status;
@@ -86,6 +86,22 @@ impl Inodes {
                 Entered::KeptOut => self.table().wait(),
             }
         }
+    }
+
+    /// The attributes of an inode without a cell, as the trees have them. An inode without a cell
+    /// has no newer state in memory (`pending_times::A2`). `None` if the inode has a cell, had one
+    /// meanwhile, or needs a closer look. `sector` is the size of a sector, in bytes.
+    pub(crate) fn attr_without_cell(&self, id: InodeId, sector: u64) -> Result<Option<Attr>> {
+        let Err(seen) = self.table().find(id) else { return Ok(None) };
+        // The first access to a subvolume lists its orphans (I1).
+        if self.trees.held(id.tree).is_none() {
+            return Ok(None);
+        }
+        let Some(item) = read_item(&self.engine.view(), id)? else { return Ok(None) };
+        let Some(kind) = FileKind::from_mode(item.mode) else { return Ok(None) };
+        let is_unused = matches!(self.table().find(id), Err(later) if later == seen);
+        let attr = attr_of(id, kind, &item, item.nbytes, sector);
+        Ok((is_unused && item.nlink > 0).then_some(attr))
     }
 
     /// A cell that is not in the table yet.

@@ -307,11 +307,15 @@ impl FrontEnd {
         self.options.follow.map_or(VALID_SECS, |interval| interval.as_secs().max(1))
     }
 
-    /// Records a reference of the kernel to an inode. If the kernel then knows more nodes than the
-    /// limit, the server asks it to forget some.
+    /// Records a reference of the kernel to an inode.
     fn remember(&self, id: u64, inode: Inode) {
         let node = self.nodes.remember(id, |resting| Arc::new(Node::remade(inode, resting)));
         self.renew_late(id, &node);
+        self.forget_surplus();
+    }
+
+    /// Asks the kernel to forget nodes, if it knows too many.
+    fn forget_surplus(&self) {
         let Some(surplus) = self.nodes.surplus() else { return };
         tracing::debug!(count = surplus.len(), "the kernel is told to forget inodes");
         let nodes = Arc::clone(&self.nodes);

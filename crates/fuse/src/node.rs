@@ -349,6 +349,27 @@ impl<H: Handle> Nodes<H> {
         handle
     }
 
+    /// Counts one more reference of the kernel to a node, and makes no handle. Returns false and
+    /// counts nothing if the node needs a handle.
+    pub(crate) fn remember_resting(&self, id: u64) -> bool {
+        if id == ROOT {
+            return true;
+        }
+        let mut shard = self.shard(id).write();
+        if let Some(known) = shard.awake.get(&id) {
+            known.lookups.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        if let Some(idle) = shard.resting.get_mut(&id) {
+            let Some(lookups) = idle.lookups.checked_add(1) else { return false };
+            idle.lookups = lookups;
+            return true;
+        }
+        shard.resting.insert(id, Idle { lookups: 1, what: 0 });
+        self.known.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
     /// Takes back `count` references. If no reference is left, returns the handle for the caller to
     /// drop.
     #[must_use = "dropping the handle may delete a file; do it where that may take long"]
@@ -476,6 +497,24 @@ mod tests {
         told.iter().for_each(|id| drop(nodes.forget(*id, 1)));
         assert_eq!((nodes.count(), nodes.surplus()), (300, None));
         drop(held);
+    }
+
+    /// References of a node that was never given a handle count, wherever they come from. Its
+    /// handle is made from the number of a new node (N3).
+    #[test]
+    fn nodes_rest_from_the_beginning() {
+        let nodes = nodes();
+        assert!(nodes.remember_resting(300) && nodes.remember_resting(300));
+        assert_eq!((nodes.count(), nodes.handle(300)), (1, Err(Some(Resting(0)))));
+        let handle = nodes.remember(300, |resting| {
+            assert_eq!(resting, Some(Resting(0)));
+            Arc::new(7)
+        });
+        assert!(nodes.remember_resting(300), "it has a handle now");
+        assert!(nodes.forget(300, 3).is_none(), "one of four is left");
+        assert_eq!(nodes.forget(300, 1), Some(handle));
+        assert!(nodes.remember_resting(301) && nodes.forget(301, 1).is_none());
+        assert_eq!(nodes.count(), 0);
     }
 
     /// N1: if the top level is hidden, the first mounted subvolume has the small numbers.

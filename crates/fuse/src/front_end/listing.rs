@@ -14,7 +14,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use buttress_fs::{FileKind, InodeId};
+use buttress_fs::{Attr, FileKind, InodeId};
 use buttress_protocol::{Attr as WireAttr, EntryOut, FileType, Listing};
 
 use super::{FrontEnd, Node, place, refuse};
@@ -71,6 +71,19 @@ impl FrontEnd {
     /// Adds one entry; true when there was no room for it.
     fn add_with_attr(&self, listed: &Listed, reply: &mut Listing<'_>) -> bool {
         let id = self.nodes.id_of(place(listed.id));
+        if let Some(attr) = self.attr_of_unused(listed) {
+            let entry = self.entry_of(&attr, id);
+            if reply.add_entry(&entry.wire(), listed.position, &listed.name) {
+                return true;
+            }
+            if !self.nodes.remember_resting(id)
+                && let Ok(inode) = self.fs.inode(listed.id)
+            {
+                self.remember(id, inode);
+            }
+            self.forget_surplus();
+            return false;
+        }
         let Ok(inode) = self.fs.inode(listed.id) else {
             // The kernel counts a reference to this entry, too. A forget of a reference that was
             // never counted here does no harm.
@@ -85,6 +98,18 @@ impl FrontEnd {
             self.remember(id, inode);
         }
         full
+    }
+
+    /// The attributes of a listed inode that nothing uses, if it gets no handle. The table has
+    /// dropped handles before, so it would drop this one, too: a file that is opened gets one then.
+    /// A mount that follows another machine needs the handle. So does a directory, which may be the
+    /// top of a subvolume, or a stub.
+    fn attr_of_unused(&self, listed: &Listed) -> Option<Attr> {
+        let is_plain = self.options.follow.is_none() && listed.kind != FileKind::Directory;
+        if !is_plain || !self.nodes.has_rested() {
+            return None;
+        }
+        self.fs.attr_of_unused(listed.id).ok().flatten()
     }
 
     fn dots(&self, node: &Node, position: u64) -> impl Iterator<Item = (u64, u64, &'static str)> {
