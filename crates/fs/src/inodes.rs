@@ -93,11 +93,13 @@ impl Inodes {
     /// meanwhile, or needs a closer look. `sector` is the size of a sector, in bytes.
     pub(crate) fn attr_without_cell(&self, id: InodeId, sector: u64) -> Result<Option<Attr>> {
         let Err(seen) = self.table().find(id) else { return Ok(None) };
-        // The first access to a subvolume lists its orphans (I1).
-        if self.trees.held(id.tree).is_none() {
+        let view = self.engine.view();
+        // In a deleted subvolume, only inodes that are in use can be found.
+        if self.trees.held(id.tree).is_some() {
             return Ok(None);
         }
-        let Some(item) = read_item(&self.engine.view(), id)? else { return Ok(None) };
+        self.tree_info(&view, id.tree)?;
+        let Some(item) = read_item(&view, id)? else { return Ok(None) };
         let Some(kind) = FileKind::from_mode(item.mode) else { return Ok(None) };
         let is_unused = matches!(self.table().find(id), Err(later) if later == seen);
         let attr = attr_of(id, kind, &item, item.nbytes, sector);
