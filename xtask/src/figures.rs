@@ -11,6 +11,7 @@ mod growth;
 mod html;
 mod kept;
 mod mount;
+mod release;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -37,6 +38,13 @@ pub(crate) struct Options {
     /// Keep this output of `buttress-bench --json mount` as the one of this version.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     mount: Option<PathBuf>,
+    /// Keep these outputs of `buttress-bench --json EXPERIMENT --mount` as the figures of this
+    /// version.
+    #[arg(long, value_name = "FILE", conflicts_with = "check", num_args = 1.., requires = "measured")]
+    release: Vec<PathBuf>,
+    /// The month in which the release was measured, as in 2026-11.
+    #[arg(long, value_name = "MONTH", requires = "release")]
+    measured: Option<String>,
     /// Draw the kept figures as a page of bars, in one file that needs no network.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     html: Option<PathBuf>,
@@ -60,6 +68,16 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     if let Some(printed) = &options.mount {
         let name = concat!(env!("CARGO_PKG_VERSION"), ".json");
         if let Err(error) = mount::keep(printed, &top.join(MOUNT).join(name)) {
+            return fail(&error);
+        }
+    }
+    if let Some(when) = &options.measured {
+        let version = env!("CARGO_PKG_VERSION");
+        let folder = top.join(FOLDER);
+        let to = folder.join(format!("{version}.json"));
+        let kept = newest(&folder)
+            .and_then(|former| release::keep(&options.release, &former, &to, version, when));
+        if let Err(error) = kept {
             return fail(&error);
         }
     }

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The figures of one release.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Release {
     pub(super) version: String,
     pub(super) measured: String,
@@ -16,25 +16,35 @@ pub(super) struct Release {
 }
 
 /// An experiment.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Row {
     pub(super) experiment: String,
     pub(super) unit: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) library: Option<Figure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) library_on_loop_device: Option<Figure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mount_by_device: Option<Figure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mount_by_io_uring: Option<Figure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) asked: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shortfall: Option<String>,
 }
 
 /// What a subject reached.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Figure {
     pub(super) median: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) min: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) times_btrfs: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) times_ext4: Option<f64>,
 }
 
@@ -54,6 +64,12 @@ pub(super) fn newest(folder: &Path) -> Result<PathBuf, String> {
 pub(super) fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
     let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Rounds a number: two decimals below 100, none from 100 on.
+pub(super) fn short(value: f64) -> f64 {
+    let places = if value >= 100.0 { 1.0 } else { 100.0 };
+    (value * places).round() / places
 }
 
 /// A number with separated thousands.

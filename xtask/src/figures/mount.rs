@@ -15,7 +15,7 @@ use buttress_bench_page::is_time;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::kept::{item, number};
+use super::kept::{item, number, short};
 
 /// A load, with its figures by subject.
 #[derive(Debug, Deserialize, Serialize)]
@@ -112,12 +112,6 @@ impl PrintedRow {
             requests: all.zip(self.awaited).map(|(all, awaited)| [each(all), each(awaited)]),
         }
     }
-}
-
-/// Rounds a number: two decimals below 100, none from 100 on.
-fn short(value: f64) -> f64 {
-    let places = if value >= 100.0 { 1.0 } else { 100.0 };
-    (value * places).round() / places
 }
 
 /// Keeps the output of the program in a file of the project, a line for each load.
