@@ -7,6 +7,7 @@ mod btrfs;
 mod commands;
 mod helper;
 mod manual;
+mod output;
 mod salvage;
 
 use buttress_control::{

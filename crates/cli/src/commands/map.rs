@@ -14,6 +14,7 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::show;
 use crate::order::{Order, PathInVolume, SurveyRequest};
+use crate::output;
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
@@ -52,7 +53,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
             return Err(Failure::new(Exit::Usage, what));
         }
     };
-    std::fs::write(output, text).context(|| output.display().to_string())?;
+    output::write(output, text.as_bytes())?;
     if ui.json() {
         ui.document(&document(&map))?;
     }

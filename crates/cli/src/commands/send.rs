@@ -1,9 +1,7 @@
 //! `buttress send`: a read-only subvolume as a stream.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use buttress_control::named::Named;
@@ -13,6 +11,7 @@ use buttress_control::target::Stream;
 use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
+use crate::output;
 use crate::ui::{Progress, Ui};
 
 #[derive(Debug, clap::Args)]
@@ -146,25 +145,22 @@ fn version(text: &str) -> Result<u32, String> {
 
 /// The destination of the stream.
 enum Output {
-    File(File),
+    File(output::Output),
     Standard(std::io::StdoutLock<'static>),
 }
 
 impl Output {
     fn open(args: &Args) -> Result<Self> {
         let Some(path) = &args.file else { return Ok(Self::Standard(std::io::stdout().lock())) };
-        let mut options = File::options();
         // A stream has files of all owners, so only the owner of this file may read it.
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(path).context(|| path.display().to_string())?;
-        Ok(Self::File(file))
+        Ok(Self::File(output::create(path, 0o600)?))
     }
 
     fn close(self, args: &Args) -> Result<()> {
         match (self, &args.file) {
             // Pipes and devices have nothing that could be made durable.
             (Self::File(file), Some(path)) if path.is_file() => {
-                file.sync_all().context(|| path.display().to_string())
+                file.file.sync_all().context(|| path.display().to_string())
             }
             _ => Ok(()),
         }
@@ -187,7 +183,7 @@ impl Write for Counted<'_> {
             self.bar.print_above(&format!("At subvol {subvolume}"));
         }
         let len = match &mut self.output {
-            Output::File(file) => file.write(bytes)?,
+            Output::File(file) => file.file.write(bytes)?,
             Output::Standard(out) => out.write(bytes)?,
         };
         self.bar.add(len as u64);
@@ -196,7 +192,7 @@ impl Write for Counted<'_> {
 
     fn flush(&mut self) -> std::io::Result<()> {
         match &mut self.output {
-            Output::File(file) => file.flush(),
+            Output::File(file) => file.file.flush(),
             Output::Standard(out) => out.flush(),
         }
     }

@@ -18,6 +18,7 @@ use ratatui::layout::Rect;
 use crate::commands::stats;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::live::{self, Answer};
+use crate::output;
 use crate::ui::Ui;
 
 /// Seconds between two updates of the screen.
@@ -92,7 +93,7 @@ fn print(args: &Args, ui: &Ui) -> Result<Exit> {
     if let Some(output) = &args.output {
         let is_drawing = output.extension().is_some_and(|extension| extension == "svg");
         let text = if is_drawing { screen::svg(&cells) } else { screen::text(&cells) };
-        std::fs::write(output, text).context(|| output.display().to_string())?;
+        output::write(output, text.as_bytes())?;
     }
     Ok(Exit::Success)
 }

@@ -25,6 +25,7 @@ mod json_names;
 mod live;
 mod memory;
 mod mkfs;
+mod outputs;
 mod packing;
 mod places;
 mod pressure;
