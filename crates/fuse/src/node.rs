@@ -9,6 +9,7 @@
 //! A handle costs much more memory than a node, and most handles are idle: the kernel knows the
 //! inode, but no program has it open. So a table limits its handles. Above the limit, idle handles
 //! *rest*: the table drops the handle and keeps a number from which it can be remade ([`Handle`]).
+//! From then on a listing enters nodes that rest from the beginning ([`Nodes::remember_resting`]).
 //! The number of nodes is limited, too. Above that limit the server asks the kernel to forget some
 //! nodes ([`Nodes::surplus`]).
 //!

@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - Rows, their units, what was asked and the sentences about shortfalls come from the former
-//!   release. Sentences are checked by hand.
+//! - Machine, method, rows, units, what was asked and the sentences about shortfalls come from
+//!   the former release. They are checked by hand, and so is the number of runs in the method.
 //! - A row that was not measured has no figures: none of a former release stands beside new ones.
 
 use std::collections::BTreeMap;
