@@ -26,6 +26,9 @@ pub(super) struct Bench<'a> {
     pub(super) sources: &'a Sources,
 }
 
+/// The work of a load.
+pub(super) type Run = fn(&Bench<'_>) -> Result<(), String>;
+
 /// One load.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
@@ -44,7 +47,7 @@ pub(crate) struct Load {
     pub(super) is_base: bool,
     /// Whether the empty server cannot run it.
     pub(super) needs_volume: bool,
-    pub(super) run: fn(&Bench<'_>) -> Result<(), String>,
+    pub(super) run: Run,
 }
 
 /// Loads that other loads depend on.
@@ -85,7 +88,7 @@ pub(super) fn all(plan: &Plan) -> Vec<Load> {
         load("cp -a out cold", "cp", files, Less, true, copy_tree_out),
     ];
     // sqlite syncs the folder of its database. A sync of the mount's top is a commit.
-    let databases: [(_, fn(&Bench<'_>) -> Result<(), String>); 2] = [
+    let databases: [(_, Run); 2] = [
         ("sqlite, deleted journal, FULL", sqlite_at_top),
         ("the same in a folder", sqlite_in_folder),
     ];

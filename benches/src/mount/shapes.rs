@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{XattrFlags, copy_file_range, setxattr};
 
-use super::loads::{Bench, Load, name};
+use super::loads::{Bench, Load, Run, name};
 use crate::report::Better::{self, Less, More};
 use crate::setup::sh;
 use crate::work::{SMALL_LEN, sync, text};
@@ -28,8 +28,6 @@ const REFLINKS: usize = 2500;
 const PER_DIR: usize = 300;
 /// Apart from each other, so that blocks do not join to one extent.
 const APART: u64 = 2 * SMALL_LEN as u64;
-
-type Run = fn(&Bench<'_>) -> Result<(), String>;
 
 /// All loads, `grown` times as large as the smallest.
 pub(super) fn all(grown: usize) -> Vec<Load> {
