@@ -17,3 +17,4 @@ mod stripes;
 mod structure;
 mod verity;
 mod victim;
+mod workers;

@@ -165,7 +165,7 @@ pub(crate) fn flat_victim() -> Arc<Overlay> {
     Arc::new(Overlay::new(Arc::clone(base)))
 }
 
-fn small_nodes() -> MakeOptions {
+pub(crate) fn small_nodes() -> MakeOptions {
     MakeOptions { nodesize: 4096, ..MakeOptions::default() }
 }
 
@@ -204,7 +204,7 @@ fn make(options: &MakeOptions) -> Arc<dyn Device> {
     make_with(options, fill)
 }
 
-fn make_with(options: &MakeOptions, fill: impl FnOnce(&Filesystem)) -> Arc<dyn Device> {
+pub(crate) fn make_with(options: &MakeOptions, fill: impl FnOnce(&Filesystem)) -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
     Filesystem::make(&*device, options).expect("an empty volume");
     let options = MountOptions::parse("rw").expect("options");
